@@ -1,0 +1,597 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The negatives of cosine losses without ever holding the similarity matrix.
+
+Tiles of ``block`` x ``block`` similarities are made, folded into the row sums
+of :class:`_tilting.Fold` and dropped; the derivative makes them once more. Two
+walks over the tiles serve every loss:
+
+* :func:`gram_negatives`: all rows against each other. The Gram matrix is
+  symmetric, so each unordered pair of blocks is visited once and serves its
+  rows and its columns.
+* :func:`column_negatives`: rows against other columns, which with an
+  ``axis_name`` travel round the ring of devices.
+
+A tile is folded about its running row peaks, or, where 1 + beta is small
+enough for the temperature that no tilt of a cosine can underflow, about the
+constant 1: then one pair of exponentials serves rows and columns alike.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax.losses import _cosine
+from hcl_jax.losses import _nce
+from hcl_jax.losses import _tilting
+
+# About the constant 1 an exponent (1 + beta) (c - 1) / t is at least minus
+# this, far above underflow and with a rounding error of a few 1e-6.
+_MAX_EXPONENT = 60.0
+# (1 + beta) q e^{s-A} and beta q are subtracted there, which costs beta ulps.
+_MAX_BETA = 16.0
+_BELOW_COSINES = -2.0
+
+
+class _Side(NamedTuple):
+  """Per row of a tile: the pull on its log_mean, and what log_mean is of."""
+
+  pull: jax.Array
+  peak: jax.Array
+  low: jax.Array
+  log_mean: jax.Array
+
+
+def choose_block(
+    rows: int, columns: int, block_size: int | None
+) -> int | None:
+  """The block to use, or None where the dense matrix is the better choice."""
+  if block_size is not None:
+    return None if block_size >= max(rows, columns) else block_size
+  on_cpu = jax.default_backend() == 'cpu'
+  if rows * columns <= (2**18 if on_cpu else 2**24):
+    return None
+  return 256 if on_cpu else 2048
+
+
+def gram_negatives(
+    z1: jax.Array,
+    z2: jax.Array,
+    labels: jax.Array | None,
+    *,
+    scale: jax.Array,
+    beta: jax.Array,
+    block: int,
+    stop_gradient_weights: bool = False,
+) -> tuple[jax.Array, _nce.Negatives]:
+  """Positives and negatives of both views of every pair.
+
+  Args:
+    z1: unit vectors, ``[batch, dim]``.
+    z2: the other view, ``[batch, dim]``.
+    labels: integers ``[batch]``; equal labels are not negatives. None: the row
+      number.
+    scale: 1 / temperature.
+    beta: concentration.
+    block: rows of a tile.
+    stop_gradient_weights: treat the tilting weights as constants.
+
+  Returns:
+    The positive's cosine and the negatives, each ``[2 * batch]``, first the
+    rows of z1.
+  """
+  batch, dim = z1.shape
+  # Both views of a pair in neighbouring rows: a pair never spans two blocks.
+  z = jnp.stack([z1, z2], axis=1).reshape(2 * batch, dim)
+  masked = labels is not None
+  labels = jnp.arange(batch, dtype=jnp.int32) if labels is None else labels
+  ids = jnp.repeat(labels, 2, total_repeat_length=2 * batch)
+  walk = _Walk(
+      block=2 * _even_block(batch, max(block // 2, 1)),
+      masked=masked,
+      frozen=stop_gradient_weights,
+  )
+  outputs = _gram(*_same_varying(z, ids, scale, beta), walk)
+  peak, log_mean, count, positive = (
+      x.reshape(batch, 2).T.reshape(2 * batch) for x in outputs
+  )
+  peak, count = lax.stop_gradient((peak, count))
+  return positive, _nce.Negatives(peak, log_mean, jnp.log(count))
+
+
+def column_negatives(
+    rows: jax.Array,
+    columns: jax.Array,
+    *,
+    scale: jax.Array,
+    beta: jax.Array,
+    block: int,
+    row_ids: jax.Array | None = None,
+    column_ids: jax.Array | None = None,
+    where: jax.Array | None = None,
+    own: jax.Array | None = None,
+    axis_name: str | None = None,
+    stop_gradient_weights: bool = False,
+) -> _nce.Negatives:
+  """Negatives of rows against columns.
+
+  Args:
+    rows: unit vectors ``[batch, dim]``.
+    columns: unit vectors ``[n, dim]``.
+    scale: 1 / temperature.
+    beta: concentration.
+    block: rows and columns of a tile.
+    row_ids: integers ``[batch]``; with ``column_ids``, columns of equal id are
+      not negatives.
+    column_ids: integers ``[m]``, m <= n, of the first m columns; the others
+      are everybody's negatives.
+    where: columns to count, ``[batch or 1, n]``; not with ``axis_name``.
+    own: cosines of each row's own further negatives, ``[batch, k]``.
+    axis_name: pass the columns (and their ids) of all devices along this axis
+      round a ring, so that each row meets all.
+    stop_gradient_weights: treat the tilting weights as constants.
+
+  Returns:
+    The negatives, each ``[batch]``.
+  """
+  walk = _Walk(
+      block=block,
+      masked=row_ids is not None,
+      frozen=stop_gradient_weights,
+      axis_name=axis_name,
+  )
+  inputs = _same_varying(
+      rows, columns, own, row_ids, column_ids, where, scale, beta
+  )
+  peak, log_mean, count = _columns(*inputs, walk)
+  peak, count = lax.stop_gradient((peak, count))
+  return _nce.Negatives(peak, log_mean, jnp.log(count))
+
+
+# --- One tile of cosines ----------------------------------------------------
+
+
+def _is_bounded(scale, beta):
+  return (beta <= _MAX_BETA) & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
+
+
+def _fold_tile(c, keep, scale, beta, axes=(1,)):
+  """Folds the tile along each axis; 1 gives its rows, 0 its columns."""
+
+  def about_one(c, keep):
+    d = scale * (c - 1)
+    low = _kept(jnp.exp(beta * d), keep)
+    high = low * jnp.exp(d)
+    folds = []
+    for axis in axes:
+      lows, highs = jnp.sum(low, axis=axis), jnp.sum(high, axis=axis)
+      count = jnp.sum(_kept(jnp.ones_like(c), keep), axis=axis)
+      peak = jnp.ones_like(lows)
+      folds.append(_tilting.Fold(peak, count, lows, highs - lows, highs))
+    return _varying_as(tuple(folds), c)
+
+  def about_peak(c, keep):
+    folds = tuple(
+        _tilting.fold(c, scale, beta, keep, axis=axis, lowest=_BELOW_COSINES)
+        for axis in axes
+    )
+    return _varying_as(folds, c)
+
+  return lax.cond(_is_bounded(scale, beta), about_one, about_peak, c, keep)
+
+
+def _pull_tile(c, keep, scale, beta, sides, frozen):
+  """Transposes the derivative of a tile's folds.
+
+  Args:
+    c: cosines.
+    keep: mask or None.
+    scale: 1 / temperature.
+    beta: concentration.
+    sides: ``((axis, _Side), ...)``, for the rows axis 1, for the columns 0.
+    frozen: whether the weights are constants.
+
+  Returns:
+    The cotangent of c, and the tile's part of those of scale (with log_mean
+    taken about 1) and beta.
+  """
+
+  def about_one(c, keep):
+    d = scale * (c - 1)
+    low, one = _kept(jnp.exp(beta * d), keep), jnp.exp(d)
+    q = q_e = 0  # pull * q / low and pull * q e^{s-A} / (low one)
+    for axis, side in sides:
+      rise = scale * (1 - side.peak)
+      weight = side.pull * jnp.exp(beta * rise) / side.low
+      q = q + jnp.expand_dims(weight, axis)
+      q_e = q_e + jnp.expand_dims(
+          weight * jnp.exp(rise - side.log_mean), axis
+      )
+    gain = low * (one * q_e - q)
+    if frozen:
+      pull = low * (one * q_e)
+    else:
+      pull = low * (one * ((1 + beta) * q_e) - beta * q)
+    return scale * pull, jnp.sum(pull * (c - 1)), jnp.sum(gain * d)
+
+  def about_peak(c, keep):
+    pull, to_beta = jnp.zeros_like(c), jnp.zeros_like(scale)
+    for axis, side in sides:
+      side = _Side(*(jnp.expand_dims(x, axis) for x in side))
+      d = scale * (c - side.peak)
+      weights = _kept(jnp.exp(beta * d), keep) / side.low
+      slope, gain = _tilting.tilt_slopes(
+          weights, d - side.log_mean, beta, frozen
+      )
+      pull = pull + side.pull * slope
+      to_beta = to_beta + jnp.sum(side.pull * gain * d)
+    return scale * pull, jnp.sum(pull * (c - 1)), to_beta
+
+  pull, to_scale, to_beta = lax.cond(
+      _is_bounded(scale, beta), about_one, about_peak, c, keep
+  )
+  return pull, to_scale, jnp.zeros_like(to_beta) if frozen else to_beta
+
+
+def _kept(values, keep):
+  return values if keep is None else jnp.where(keep, values, 0)
+
+
+# --- Walks over the tiles ---------------------------------------------------
+
+
+class _Walk(NamedTuple):
+  """How to visit the tiles; static."""
+
+  block: int
+  masked: bool
+  frozen: bool
+  axis_name: str | None = None
+
+
+def _even_block(n: int, block: int) -> int:
+  """The least block that covers n in as many steps as ``block`` does."""
+  steps = -(-n // block)
+  return -(-n // steps)
+
+
+def _blocks(x: jax.Array, block: int, fill=0) -> jax.Array:
+  """``[n, ...] -> [k, block, ...]``, padded with ``fill``."""
+  k = -(-x.shape[0] // block)
+  padding = [(0, k * block - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+  x = jnp.pad(x, padding, constant_values=fill)
+  return x.reshape(k, block, *x.shape[1:])
+
+
+def _unblock(x: jax.Array, n: int) -> jax.Array:
+  return x.reshape(-1, *x.shape[2:])[:n]
+
+
+def _side(pull, peak, low, log_mean, block):
+  """Blocks of row statistics; a padded row pulls at nothing."""
+  low = jnp.where(low == 0, 1, low)
+  return _Side(
+      _blocks(pull, block),
+      _blocks(peak, block),
+      _blocks(low, block, fill=1),
+      _blocks(log_mean, block),
+  )
+
+
+def _at(tree, i):
+  return jax.tree.map(lambda x: x[i], tree)
+
+
+def _set(tree, i, values):
+  return jax.tree.map(lambda x, v: x.at[i].set(v), tree, values)
+
+
+def _nothing(shape, like) -> _tilting.Fold:
+  zeros = jnp.zeros(shape, like.dtype)
+  empty = _tilting.Fold(zeros + _BELOW_COSINES, zeros, zeros, zeros, zeros)
+  return _varying_as(empty, like)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _gram(z, ids, scale, beta, walk):
+  return _gram_fwd(z, ids, scale, beta, walk)[0]
+
+
+def _gram_tiles(z, ids, walk):
+  """Blocks, pairs of different blocks, and the masks of a tile."""
+  n, block = z.shape[0], walk.block
+  blocks, id_blocks = _blocks(z, block), _blocks(ids, block)
+  k = blocks.shape[0]
+  row = np.arange(block)
+  pair = row[:, None] == (row ^ 1)[None, :]
+  pairs = tuple(x.astype(np.int32) for x in np.triu_indices(k, 1))
+
+  def keep(i, j):
+    differ = id_blocks[i][:, None] != id_blocks[j][None, :]
+    if n % block:
+      inside = jnp.arange(k * block).reshape(k, block) < n
+      differ &= inside[i][:, None] & inside[j][None, :]
+    return differ
+
+  # Off the diagonal there are neither selves nor pairs to mask.
+  off_keep = keep if walk.masked or n % block else lambda i, j: None
+  return blocks, pairs, pair, keep, off_keep
+
+
+def _gram_fwd(z, ids, scale, beta, walk):
+  n = z.shape[0]
+  blocks, pairs, pair, keep, off_keep = _gram_tiles(z, ids, walk)
+  k = blocks.shape[0]
+
+  def diagonal(_, i):
+    c = _cosine.inner_products(blocks[i], blocks[i])
+    (fold,) = _fold_tile(c, keep(i, i), scale, beta)
+    return None, (fold, jnp.sum(jnp.where(pair, c, 0), axis=1))
+
+  def off(folds, ij):
+    i, j = ij
+    c = _cosine.inner_products(blocks[i], blocks[j])
+    row, column = _fold_tile(c, off_keep(i, j), scale, beta, axes=(1, 0))
+    folds = _set(folds, i, _tilting.merge(_at(folds, i), row, scale, beta))
+    folds = _set(folds, j, _tilting.merge(_at(folds, j), column, scale, beta))
+    return folds, None
+
+  _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
+  folds, _ = lax.scan(off, folds, pairs)
+  folds = _tilting.Fold(*(_unblock(x, n) for x in folds))
+  log_mean = _tilting.log_mean(folds)
+  outputs = folds.peak, log_mean, folds.count, _unblock(positive, n)
+  return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
+
+
+def _gram_bwd(walk, residuals, cotangents):
+  z, ids, scale, beta, peak, low, log_mean = residuals
+  _, pull, _, pull_positive = cotangents
+  n = z.shape[0]
+  blocks, pairs, pair, keep, off_keep = _gram_tiles(z, ids, walk)
+  transposed = jnp.swapaxes(blocks, 1, 2)
+  sides = _side(pull, peak, low, log_mean, walk.block)
+  positive = _blocks(pull_positive, walk.block)
+
+  def diagonal(sums, i):
+    zi, side = blocks[i], _at(sides, i)
+    pull, *knobs = _pull_tile(
+        _cosine.inner_products(zi, zi),
+        keep(i, i),
+        scale,
+        beta,
+        ((1, side), (0, side)),
+        walk.frozen,
+    )
+    p = positive[i]
+    pull = jnp.where(pair, p[:, None] + p[None, :], pull)
+    # The tile stands for both triangles, so the knobs were counted twice.
+    sums = [s + x / 2 for s, x in zip(sums, knobs, strict=True)]
+    return sums, _cosine.product(pull, zi)
+
+  def off(carry, ij):
+    sums, rows, columns = carry
+    i, j = ij
+    pull, *knobs = _pull_tile(
+        _cosine.inner_products(blocks[i], blocks[j]),
+        off_keep(i, j),
+        scale,
+        beta,
+        ((1, _at(sides, i)), (0, _at(sides, j))),
+        walk.frozen,
+    )
+    sums = [s + x for s, x in zip(sums, knobs, strict=True)]
+    rows = rows.at[i].add(_cosine.product(pull, blocks[j]))
+    # Kept transposed: XLA:CPU is twice as slow with a transposed left factor.
+    columns = columns.at[j].add(_cosine.product(transposed[i], pull))
+    return (sums, rows, columns), None
+
+  sums = [_varying_as(jnp.zeros_like(x), z) for x in (scale, beta)]
+  sums, rows = lax.scan(diagonal, sums, jnp.arange(blocks.shape[0]))
+  columns = _varying_as(jnp.zeros_like(transposed), z)
+  (sums, rows, columns), _ = lax.scan(off, (sums, rows, columns), pairs)
+  to_z = _unblock(rows + jnp.swapaxes(columns, 1, 2), n)
+  to_scale = sums[0] + jnp.sum(pull * (1 - peak))
+  return to_z, None, to_scale, sums[1]
+
+
+_gram.defvjp(_gram_fwd, _gram_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(8,))
+def _columns(rows, columns, own, row_ids, column_ids, where, scale, beta, walk):
+  return _columns_fwd(
+      rows, columns, own, row_ids, column_ids, where, scale, beta, walk
+  )[0]
+
+
+class _ColumnTiles(NamedTuple):
+  """Blocks of rows and columns, every pair of them, and a tile's mask."""
+
+  rows: jax.Array
+  visiting: tuple[jax.Array, jax.Array | None]  # blocks of columns, their ids
+  pairs: tuple[np.ndarray, np.ndarray]
+  keep: Callable[..., jax.Array | None]
+
+
+def _column_tiles(rows, columns, row_ids, column_ids, where, walk):
+  n, block = columns.shape[0], walk.block
+  row_block, block = (_even_block(x, block) for x in (rows.shape[0], n))
+  row_blocks, column_blocks = _blocks(rows, row_block), _blocks(columns, block)
+  k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
+  grid = np.indices((k_rows, k_columns), dtype=np.int32)
+  index = jnp.arange(k_columns * block).reshape(k_columns, block)
+  if walk.masked:
+    with_id = column_ids.shape[0]
+    row_ids = _blocks(row_ids, row_block)
+    padding = (0, k_columns * block - with_id)
+    column_ids = jnp.pad(column_ids, padding).reshape(k_columns, block)
+  if where is not None:
+    where = jnp.pad(where, ((0, 0), (0, k_columns * block - n)))
+    where = _blocks(where, row_block if where.shape[0] > 1 else 1)
+    where = where.reshape(*where.shape[:2], k_columns, block)
+
+  def keep(i, j, visiting_ids):
+    kept = None
+    if walk.masked:
+      kept = row_ids[i][:, None] != visiting_ids[j][None, :]
+      if with_id < n:
+        kept |= index[j][None, :] >= with_id
+    if where is not None:
+      counted = where[i if where.shape[0] > 1 else 0, :, j]
+      kept = counted if kept is None else kept & counted
+    elif n % block:
+      inside = index[j][None, :] < n
+      kept = inside if kept is None else kept & inside
+    if kept is None:
+      return None
+    return jnp.broadcast_to(kept, (row_block, block))
+
+  return _ColumnTiles(
+      row_blocks,
+      (column_blocks, column_ids),
+      (grid[0].ravel(), grid[1].ravel()),
+      keep,
+  )
+
+
+def _columns_fwd(
+    rows, columns, own, row_ids, column_ids, where, scale, beta, walk
+):
+  tiles = _column_tiles(rows, columns, row_ids, column_ids, where, walk)
+  shape = tiles.rows.shape[:2]
+
+  def tile(visiting, folds, ij):
+    i, j = ij
+    blocks, ids = visiting
+    c = _cosine.inner_products(tiles.rows[i], blocks[j])
+    (fold,) = _fold_tile(c, tiles.keep(i, j, ids), scale, beta)
+    folds = _set(folds, i, _tilting.merge(_at(folds, i), fold, scale, beta))
+    return folds, None
+
+  def hop(carry, _):
+    visiting, folds = carry
+    folds, _ = lax.scan(
+        functools.partial(tile, visiting), folds, tiles.pairs
+    )
+    return (_pass_on(visiting, walk), folds), None
+
+  carry = tiles.visiting, _nothing(shape, rows)
+  (_, folds), _ = _hops(hop, carry, walk)
+  folds = _tilting.Fold(*(_unblock(x, rows.shape[0]) for x in folds))
+  if own is not None:
+    mine = _tilting.fold(own, scale, beta, None, lowest=_BELOW_COSINES)
+    folds = _tilting.merge(folds, mine, scale, beta)
+  log_mean = _tilting.log_mean(folds)
+  residuals = rows, columns, own, row_ids, column_ids, where, scale, beta
+  return (folds.peak, log_mean, folds.count), (
+      *residuals,
+      folds.peak,
+      folds.low,
+      log_mean,
+  )
+
+
+def _columns_bwd(walk, residuals, cotangents):
+  rows, columns, own, row_ids, column_ids, where, scale, beta = residuals[:8]
+  peak, low, log_mean = residuals[8:]
+  _, pull, _ = cotangents
+  tiles = _column_tiles(rows, columns, row_ids, column_ids, where, walk)
+  transposed = jnp.swapaxes(tiles.rows, 1, 2)
+  side = _side(pull, peak, low, log_mean, tiles.rows.shape[1])
+
+  def tile(visiting, carry, ij):
+    sums, to_rows, to_columns = carry
+    i, j = ij
+    blocks, ids = visiting
+    t, *knobs = _pull_tile(
+        _cosine.inner_products(tiles.rows[i], blocks[j]),
+        tiles.keep(i, j, ids),
+        scale,
+        beta,
+        ((1, _at(side, i)),),
+        walk.frozen,
+    )
+    sums = [s + x for s, x in zip(sums, knobs, strict=True)]
+    to_rows = to_rows.at[i].add(_cosine.product(t, blocks[j]))
+    to_columns = to_columns.at[j].add(_cosine.product(transposed[i], t))
+    return (sums, to_rows, to_columns), None
+
+  def hop(carry, _):
+    visiting, sums, to_rows, to_columns = carry
+    (sums, to_rows, to_columns), _ = lax.scan(
+        functools.partial(tile, visiting),
+        (sums, to_rows, to_columns),
+        tiles.pairs,
+    )
+    visiting, to_columns = _pass_on((visiting, to_columns), walk)
+    return (visiting, sums, to_rows, to_columns), None
+
+  blocks, _ = tiles.visiting
+  zeros = jnp.zeros_like(tiles.rows), jnp.zeros_like(jnp.swapaxes(blocks, 1, 2))
+  sums = [jnp.zeros_like(x) for x in (scale, beta)]
+  carry = tiles.visiting, *_varying_as((sums, *zeros), rows)
+  (_, sums, to_rows, to_columns), _ = _hops(hop, carry, walk)
+  to_rows = _unblock(to_rows, rows.shape[0])
+  to_columns = _unblock(jnp.swapaxes(to_columns, 1, 2), columns.shape[0])
+  to_scale, to_beta = sums
+  to_own = None
+  if own is not None:
+    flat = _Side(pull, peak, jnp.where(low == 0, 1, low), log_mean)
+    to_own, own_scale, own_beta = _pull_tile(
+        own, None, scale, beta, ((1, flat),), walk.frozen
+    )
+    to_scale, to_beta = to_scale + own_scale, to_beta + own_beta
+  to_scale += jnp.sum(pull * (1 - peak))
+  return to_rows, to_columns, to_own, None, None, None, to_scale, to_beta
+
+
+_columns.defvjp(_columns_fwd, _columns_bwd)
+
+
+# --- Devices ----------------------------------------------------------------
+
+
+def _hops(hop, carry, walk):
+  """Visits every device's columns, home ones first."""
+  if walk.axis_name is None:
+    carry, _ = hop(carry, None)
+    return carry, None
+  return lax.scan(hop, carry, length=lax.axis_size(walk.axis_name))
+
+
+def _pass_on(tree, walk):
+  """Hands the visiting arrays to the next device of the ring."""
+  if walk.axis_name is None:
+    return tree
+  size = lax.axis_size(walk.axis_name)
+  ring = [(i, (i + 1) % size) for i in range(size)]
+  return jax.tree.map(lambda x: lax.ppermute(x, walk.axis_name, ring), tree)
+
+
+def _same_varying(*arrays):
+  """Makes all vary over the mesh axes that any of them varies over.
+
+  Inside shard_map(check_vma=True) a replicated knob that meets sharded
+  embeddings must vary as they do, and its cotangent is then summed over the
+  devices. Adding a zero that varies says so.
+  """
+  zero = sum(_zero(x) for x in arrays if x is not None)
+  return [x if x is None else _add_zero(x, zero) for x in arrays]
+
+
+def _varying_as(tree, like):
+  return jax.tree.map(lambda x: _add_zero(x, _zero(like)), tree)
+
+
+def _zero(x):
+  return jnp.zeros_like(x, shape=(), dtype=jnp.float32)
+
+
+def _add_zero(x, zero):
+  zero = zero.astype(x.dtype)
+  return x | zero if x.dtype == jnp.bool_ else x + zero

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit vectors and inner products at full float32 precision."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+
+def upcast(array: jax.Array) -> jax.Array:
+  """Casts half precision to float32; float32 and float64 stay."""
+  return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+
+def normalize(embeddings: jax.Array) -> jax.Array:
+  """Scales rows to length one; a zero row stays zero, with zero gradient.
+
+  Dividing by the largest entry first keeps the sum of squares away from
+  overflow and underflow, whatever the scale of the row.
+  """
+  embeddings = upcast(embeddings)
+  largest = jnp.max(jnp.abs(embeddings), axis=-1, keepdims=True)
+  largest = lax.stop_gradient(jnp.where(largest == 0, 1, largest))
+  scaled = embeddings / largest
+  squares = jnp.sum(scaled**2, axis=-1, keepdims=True)
+  return scaled * lax.rsqrt(jnp.where(squares == 0, 1, squares))
+
+
+def inner_products(rows: jax.Array, columns: jax.Array) -> jax.Array:
+  """``rows @ columns.T`` over the last axis of both.
+
+  On a TPU a float32 product rounds its inputs to bfloat16 unless told not to,
+  which at small temperatures is an error of whole units in the logits.
+  """
+  return jnp.matmul(
+      rows, jnp.swapaxes(columns, -1, -2), precision=lax.Precision.HIGHEST
+  )
+
+
+def product(left: jax.Array, right: jax.Array) -> jax.Array:
+  """``left @ right`` at full precision."""
+  return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's equation on logits: hard, debiased and plain NCE."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hcl_jax.losses import _arguments
+from hcl_jax.losses import _cosine
+from hcl_jax.losses import _tilting
+
+FLOORS = ('sphere', 'soft', 'none')
+SOFT_FLOOR = 0.5  # r0 of floor='soft': gradients are amplified at most twice
+
+
+class Negatives(NamedTuple):
+  """What a loss keeps of an anchor's negatives: A and their number."""
+
+  peak: jax.Array
+  log_mean: jax.Array
+  log_n: jax.Array
+
+
+def hard_nce_loss(
+    pos_logits: jax.Array,
+    neg_logits: jax.Array,
+    *,
+    beta: ArrayLike = 1.0,
+    tau_plus: ArrayLike = 0.1,
+    log_floor: ArrayLike | None = None,
+    soft_floor: ArrayLike | None = None,
+    where: jax.Array | None = None,
+    stop_gradient_weights: bool = False,
+) -> jax.Array:
+  r"""Contrastive loss with negatives tilted towards the anchor.
+
+  .. math::
+    \ell = \frac1M \sum_m \log\Bigl(1 + \frac{N_g}{e^{p_m}}\Bigr), \qquad
+    N_g = \frac{N}{1-\tau^+} \bigl(E_{q_\beta}[e^{s}]
+          - \tau^+ E_{q_\beta^+}[e^{p}]\bigr)
+
+  where :math:`q_\beta` weighs negative j by :math:`e^{\beta s_j}` and
+  :math:`q_\beta^+` positive m by :math:`e^{\beta p_m}`. ``beta=0`` is the
+  debiased loss [2]; also ``tau_plus=0``, InfoNCE. The bracket is an estimate
+  and may turn negative: Ng is bounded by 0, or by ``log_floor``, or continued
+  smoothly by ``soft_floor``. An anchor that ``where`` leaves without negatives
+  has loss 0 and gradient 0.
+
+  Args:
+    pos_logits: similarity to the positive over temperature, ``[...]``, or to
+      M positives, ``[..., M]``.
+    neg_logits: the same for N negatives, ``[..., N]``.
+    beta: concentration of the tilt, >= 0; larger is harder. May be traced.
+    tau_plus: probability that a negative shares the anchor's class, in
+      ``[0, 1)``. May be traced; at 0 no floor acts.
+    log_floor: lower bound of log(Ng / N); ``-1 / temperature`` on the sphere.
+    soft_floor: r0 in (0, 1): where r = tau_plus E+ / E- exceeds r0, the factor
+      1 - r becomes (1 - r0)^2 / (1 - 2 r0 + r), which stays positive and keeps
+      a gradient. Not together with ``log_floor``.
+    where: negatives to count, boolean, broadcastable to ``neg_logits``. What
+      it drops may hold NaN or infinity.
+    stop_gradient_weights: treat the tilting weights as constants.
+
+  Returns:
+    One loss per anchor, ``[...]``, in float32 at least.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> hard_nce_loss(jnp.zeros(2), jnp.zeros((2, 3)), tau_plus=0.0)
+    Array([1.3862944, 1.3862944], dtype=float32)
+
+  References:
+    [1] Robinson et al., Contrastive Learning with Hard Negative Samples, 2021.
+    [2] Chuang et al., Debiased Contrastive Learning, 2020.
+  """
+  pos, neg = _read_logits(pos_logits, neg_logits)
+  _arguments.beta(beta)
+  _arguments.tau_plus(tau_plus)
+  if soft_floor is not None:
+    _arguments.soft_floor(soft_floor)
+    if log_floor is not None:
+      raise ValueError(
+          'log_floor and soft_floor exclude each other; got '
+          f'log_floor={log_floor} and soft_floor={soft_floor}.'
+      )
+  if where is not None:
+    where = _arguments.mask('where', where, neg.shape)
+  beta, tau_plus = (jnp.asarray(x, neg.dtype) for x in (beta, tau_plus))
+  one = jnp.ones((), neg.dtype)
+  negatives = dense_negatives(
+      neg, one, beta, where, stop_gradient_weights=stop_gradient_weights
+  )
+  if log_floor is not None:
+    _arguments.number('log_floor', log_floor)
+    floor_gap = jnp.asarray(log_floor, neg.dtype) - pos
+  else:
+    floor_gap = None
+  losses = nce(
+      pos,
+      Negatives(*(x[..., None] for x in negatives)),
+      scale=one,
+      tau_plus=tau_plus,
+      excess=_tilted_excess(pos, one, beta, stop_gradient_weights),
+      floor_gap=floor_gap,
+      soft_floor=soft_floor,
+  )
+  return jnp.mean(losses, axis=-1)
+
+
+def debiased_nce_loss(
+    pos_logits: jax.Array,
+    neg_logits: jax.Array,
+    *,
+    tau_plus: ArrayLike = 0.1,
+    log_floor: ArrayLike | None = None,
+    soft_floor: ArrayLike | None = None,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""InfoNCE corrected for negatives that share the anchor's class.
+
+  :func:`hard_nce_loss` at ``beta=0``: all negatives weigh alike,
+
+  .. math::
+    N_g = \frac{N}{1-\tau^+} \Bigl(\frac1N \sum_j e^{s_j}
+          - \tau^+ \frac1M \sum_m e^{p_m}\Bigr).
+
+  Args:
+    pos_logits: ``[...]`` or ``[..., M]``.
+    neg_logits: ``[..., N]``.
+    tau_plus: probability that a negative shares the anchor's class.
+    log_floor: see :func:`hard_nce_loss`.
+    soft_floor: see :func:`hard_nce_loss`.
+    where: negatives to count, broadcastable to ``neg_logits``.
+
+  Returns:
+    One loss per anchor, ``[...]``.
+
+  References:
+    Chuang et al., Debiased Contrastive Learning, 2020.
+  """
+  return hard_nce_loss(
+      pos_logits,
+      neg_logits,
+      beta=0.0,
+      tau_plus=tau_plus,
+      log_floor=log_floor,
+      soft_floor=soft_floor,
+      where=where,
+  )
+
+
+def nce_loss(
+    pos_logits: jax.Array,
+    neg_logits: jax.Array,
+    *,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""InfoNCE: the cross entropy of telling the positive from N negatives.
+
+  :func:`hard_nce_loss` at ``beta=0, tau_plus=0``, with M positives the mean of
+  :math:`\log(1 + \sum_j e^{s_j - p_m})`.
+
+  Args:
+    pos_logits: ``[...]`` or ``[..., M]``.
+    neg_logits: ``[..., N]``.
+    where: negatives to count, broadcastable to ``neg_logits``.
+
+  Returns:
+    One loss per anchor, ``[...]``.
+
+  References:
+    van den Oord et al., Representation Learning with Contrastive Predictive
+    Coding, 2018.
+  """
+  return hard_nce_loss(
+      pos_logits, neg_logits, beta=0.0, tau_plus=0.0, where=where
+  )
+
+
+def clipped_beta(
+    beta: ArrayLike,
+    neg_logits: jax.Array,
+    *,
+    clip_scale: ArrayLike = 2.0,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""The clipping trick for unnormalised embeddings, as a beta.
+
+  .. math::
+    \beta' = \beta \, c / \max |s|
+
+  so that the tilts :math:`e^{\beta' s}` stay within :math:`e^{\pm c\beta}`
+  whatever the size of the logits. The maximum is over all logits given, and
+  the gradient flows through it. All-zero logits give 0. Pass the result as
+  ``beta`` to :func:`hard_nce_loss`.
+
+  Args:
+    beta: concentration, >= 0.
+    neg_logits: the logits of a batch's negatives, any shape.
+    clip_scale: c; the paper uses 2.
+    where: logits to count, broadcastable to ``neg_logits``.
+
+  Returns:
+    A scalar.
+
+  References:
+    Robinson et al., 2021, appendix on graph representations.
+  """
+  logits = _cosine.upcast(_arguments.floats('neg_logits', neg_logits))
+  _arguments.beta(beta)
+  _arguments.positive('clip_scale', clip_scale)
+  if where is not None:
+    where = _arguments.mask('where', where, logits.shape)
+  return _tilting.clipped_beta(
+      jnp.asarray(beta, logits.dtype),
+      logits,
+      jnp.asarray(clip_scale, logits.dtype),
+      where,
+  )
+
+
+def dense_negatives(
+    scores: jax.Array,
+    scale: jax.Array,
+    beta: jax.Array,
+    where: jax.Array | None = None,
+    *,
+    stop_gradient_weights: bool = False,
+) -> Negatives:
+  """Summarises scores ``[..., N]`` held in memory."""
+  peak, log_mean = _tilting.tilted_log_mean(
+      scores, scale, beta, where, stop_gradient_weights=stop_gradient_weights
+  )
+  if where is None:
+    n = jnp.full(peak.shape, scores.shape[-1], scores.dtype)
+  else:
+    where = jnp.broadcast_to(where, scores.shape)
+    n = jnp.sum(where, axis=-1, dtype=scores.dtype)
+  return Negatives(peak, log_mean, jnp.log(n))
+
+
+def nce(
+    positive: jax.Array,
+    negatives: Negatives,
+    *,
+    scale: jax.Array,
+    tau_plus: jax.Array,
+    excess: jax.Array | None = None,
+    floor_gap: jax.Array | None = None,
+    soft_floor: ArrayLike | None = None,
+) -> jax.Array:
+  """The loss of positives with score ``positive`` against their negatives."""
+  gap = scale * (negatives.peak - positive) + negatives.log_mean
+  if soft_floor is not None:
+    soft_floor = jnp.asarray(soft_floor, gap.dtype)
+  return _tilting.debiased_loss(
+      gap,
+      negatives.log_n,
+      tau_plus,
+      excess=excess,
+      floor_gap=floor_gap,
+      soft_floor=soft_floor,
+  )
+
+
+def cosine_nce(
+    positive: jax.Array,
+    negatives: Negatives,
+    *,
+    scale: jax.Array,
+    tau_plus: jax.Array,
+    floor: str,
+) -> jax.Array:
+  """:func:`nce` for cosines, with the floor chosen by name."""
+  return nce(
+      positive,
+      negatives,
+      scale=scale,
+      tau_plus=tau_plus,
+      # log(Ng / N) >= -1/t, the least that unit vectors can give.
+      floor_gap=-scale * (1 + positive) if floor == 'sphere' else None,
+      soft_floor=SOFT_FLOOR if floor == 'soft' else None,
+  )
+
+
+def read_knobs(
+    like: jax.Array,
+    *,
+    temperature: ArrayLike,
+    beta: ArrayLike,
+    tau_plus: ArrayLike,
+    floor: str,
+    block_size: int | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Checks a cosine loss's knobs; returns scale, beta and tau_plus."""
+  _arguments.temperature(temperature)
+  _arguments.beta(beta)
+  _arguments.tau_plus(tau_plus)
+  _arguments.choice('floor', floor, FLOORS)
+  if block_size is not None:
+    _arguments.positive_int('block_size', block_size)
+  dtype = jnp.promote_types(like.dtype, jnp.float32)
+  if isinstance(temperature, jax.Array):
+    temperature = temperature.astype(dtype)
+  return tuple(
+      jnp.asarray(x, dtype) for x in (1 / temperature, beta, tau_plus)
+  )
+
+
+def _read_logits(pos_logits, neg_logits):
+  """Upcast logits, the positives with a trailing M."""
+  pos = _arguments.floats('pos_logits', pos_logits)
+  neg = _arguments.floats('neg_logits', neg_logits)
+  _arguments.same_dtype('pos_logits', pos, 'neg_logits', neg)
+  if neg.ndim == 0 or neg.shape[-1] == 0:
+    raise ValueError(
+        'neg_logits must have shape [..., N] with N >= 1 negatives; got '
+        f'{neg.shape}.'
+    )
+  if pos.shape == neg.shape[:-1]:
+    pos = pos[..., None]
+  if pos.shape[:-1] != neg.shape[:-1] or pos.shape[-1] == 0:
+    raise ValueError(
+        'pos_logits must have shape [...] or [..., M] where neg_logits has '
+        f'[..., N]; got {jnp.shape(pos_logits)} and {neg.shape}.'
+    )
+  return _cosine.upcast(pos), _cosine.upcast(neg)
+
+
+def _tilted_excess(pos, scale, beta, stop_gradient_weights):
+  """B - p_m: the positives' tilted log-mean above each of them."""
+  if pos.shape[-1] == 1:
+    return None
+  peak, log_mean = _tilting.tilted_log_mean(
+      pos, scale, beta, stop_gradient_weights=stop_gradient_weights
+  )
+  return scale * (peak[..., None] - pos) + log_mean[..., None]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MoCo: negatives from a queue of past keys."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hcl_jax.losses import _arguments
+from hcl_jax.losses import _blockwise
+from hcl_jax.losses import _cosine
+from hcl_jax.losses import _nce
+
+
+def moco_loss(
+    queries: jax.Array,
+    keys: jax.Array,
+    queue: jax.Array,
+    *,
+    temperature: ArrayLike = 0.2,
+    beta: ArrayLike = 0.2,
+    tau_plus: ArrayLike = 0.0,
+    floor: str = 'sphere',
+    where: jax.Array | None = None,
+    block_size: int | None = None,
+    stop_gradient_weights: bool = False,
+) -> jax.Array:
+  r"""MoCo's loss with hard, debiased or plain negatives.
+
+  The loss of :func:`simclr_loss` for query i with key i as its positive and
+  the K keys of the queue as its negatives. MoCo passes no gradient into keys
+  and queue: wrap them in ``jax.lax.stop_gradient``, or differentiate with
+  respect to the queries only.
+
+  Args:
+    queries: embeddings ``[batch, dim]``; need not be unit.
+    keys: embeddings ``[batch, dim]``, row i the positive of query i.
+    queue: past keys ``[K, dim]``.
+    temperature: t > 0. May be traced and learned.
+    beta: concentration of the tilt on logits, >= 0. May be traced.
+    tau_plus: probability that a key of the queue shares the query's class.
+    floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
+    where: keys to count, boolean, ``[K]`` or ``[batch, K]``. Use it for a
+      queue that is not full yet (dropped rows may hold anything, NaN
+      included) and for keys of the query's own image, which a large beta
+      would single out: ``queue_index[None, :] != index[:, None]``.
+    block_size: queries and keys of a similarity tile, so that the
+      ``[batch, K]`` matrix is never held. None: chosen by size.
+    stop_gradient_weights: treat the tilting weights as constants.
+
+  Returns:
+    One loss per query, ``[batch]``; 0 for a query without keys to count.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> q, k = jnp.array([[1.0, 0.0]]), jnp.array([[0.8, 0.6]])
+    >>> cosines = jnp.array([0.5, 0.0, -0.5, 0.1])
+    >>> queue = jnp.stack([cosines, jnp.sqrt(1 - cosines**2)], axis=1)
+    >>> print(f'{moco_loss(q, k, queue)[0]:.4f}')
+    0.3262
+
+  References:
+    He et al., Momentum Contrast for Unsupervised Visual Representation
+    Learning, 2020; Robinson et al., 2021, appendix on MoCo.
+  """
+  queries, keys = _arguments.embeddings(queries=queries, keys=keys)
+  queue = _arguments.matrix('queue', queue)
+  _arguments.same_width('queries', queries, 'queue', queue)
+  _arguments.same_dtype('queries', queries, 'queue', queue)
+  scale, beta, tau_plus = _nce.read_knobs(
+      queries,
+      temperature=temperature,
+      beta=beta,
+      tau_plus=tau_plus,
+      floor=floor,
+      block_size=block_size,
+  )
+  shape = queries.shape[0], queue.shape[0]
+  if where is not None:
+    where = jnp.atleast_2d(_arguments.mask('where', where, shape))
+    # A key that nobody counts must not reach a product: 0 * NaN is NaN.
+    used = jnp.broadcast_to(jnp.any(where, axis=0), shape[1:])
+    queue = jnp.where(used[:, None], queue, 0)
+  queries, keys, queue = map(_cosine.normalize, (queries, keys, queue))
+  block = _blockwise.choose_block(*shape, block_size)
+  if block is None:
+    negatives = _nce.dense_negatives(
+        _cosine.inner_products(queries, queue),
+        scale,
+        beta,
+        where,
+        stop_gradient_weights=stop_gradient_weights,
+    )
+  else:
+    if where is not None:
+      where = jnp.broadcast_to(where, (where.shape[0], shape[1]))
+    negatives = _blockwise.column_negatives(
+        queries,
+        queue,
+        scale=scale,
+        beta=beta,
+        block=block,
+        where=where,
+        stop_gradient_weights=stop_gradient_weights,
+    )
+  return _nce.cosine_nce(
+      jnp.sum(queries * keys, axis=-1),
+      negatives,
+      scale=scale,
+      tau_plus=tau_plus,
+      floor=floor,
+  )

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervised contrastive loss: all examples of a class are positives."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hcl_jax.losses import _arguments
+from hcl_jax.losses import _cosine
+
+
+def supcon_loss(
+    z1: jax.Array,
+    z2: jax.Array,
+    labels: jax.Array,
+    *,
+    temperature: ArrayLike = 0.1,
+    axis_name: str | None = None,
+) -> jax.Array:
+  r"""Supervised contrastive loss over two views.
+
+  For each of the 2 batch anchors, with P the other embeddings of its label,
+
+  .. math::
+    \ell_i = \log \sum_{a \ne i} e^{s_{ia}} - \frac{1}{|P|} \sum_{p \in P}
+             s_{ip}.
+
+  There is no ``base_temperature``: the loss is not rescaled. With all labels
+  different this is NT-Xent.
+
+  Args:
+    z1: embeddings of the first views, ``[batch, dim]``; need not be unit.
+    z2: embeddings of the second views, row i the partner of row i.
+    labels: integers ``[batch]``.
+    temperature: t > 0. May be traced and learned.
+    axis_name: mapped axis over which the batch is split: positives and
+      negatives come from the global batch. Differentiate as
+      :func:`simclr_loss` says.
+
+  Returns:
+    One loss per pair, ``[batch]``, the mean of its two anchors'.
+
+  References:
+    Khosla et al., Supervised Contrastive Learning, 2020.
+  """
+  z1, z2 = _arguments.embeddings(z1=z1, z2=z2)
+  _arguments.temperature(temperature)
+  batch = z1.shape[0]
+  size = 1 if axis_name is None else lax.axis_size(axis_name)
+  _arguments.enough_pairs(batch * size)
+  labels = _arguments.labels('labels', labels, (batch,))
+  rows = jnp.concatenate([_cosine.normalize(z1), _cosine.normalize(z2)])
+  scale = jnp.asarray(1 / temperature, rows.dtype)
+  row_labels = jnp.concatenate([labels, labels])
+  columns, column_labels, first = rows, row_labels, 0
+  if axis_name is not None:
+    columns = lax.all_gather(rows, axis_name, tiled=True)
+    column_labels = lax.all_gather(row_labels, axis_name, tiled=True)
+    first = lax.axis_index(axis_name) * 2 * batch
+  cosines = _cosine.inner_products(rows, columns)
+  others = (
+      jnp.arange(2 * batch)[:, None] + first
+      != jnp.arange(columns.shape[0])[None, :]
+  )
+  positives = others & (row_labels[:, None] == column_labels[None, :])
+  # Relative to the row's peak before scaling, as in _tilting.
+  peak = lax.stop_gradient(
+      jnp.max(jnp.where(others, cosines, -jnp.inf), axis=1, keepdims=True)
+  )
+  logits = scale * (cosines - peak)
+  total = jax.nn.logsumexp(logits, axis=1, where=others)
+  losses = total - jnp.mean(logits, axis=1, where=positives)
+  return jnp.mean(losses.reshape(2, batch), axis=0)

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The tilted expectation, the fold of its sums, and debiasing in log space.
+
+Every objective of the paper needs, for scores c with logits s = scale c,
+
+.. math::
+  A = \log E_{q_\beta}[e^s] = \log \frac{\sum_j e^{(1+\beta) s_j}}
+                                        {\sum_j e^{\beta s_j}},
+
+the log of the mean of e^s under the sample tilted by e^{beta s}. All of it is
+computed from differences to the row's peak, taken before scaling, so that the
+error is relative to those differences and not to 1/temperature. A is carried
+as the pair (peak, log_mean) with A = scale * peak + log_mean; the peak is a
+constant, and the derivative belongs to log_mean.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+
+class Fold(NamedTuple):
+  """Sums over the scores seen so far, with d = scale * (score - peak)."""
+
+  peak: jax.Array  # the largest score, or an upper bound of it
+  count: jax.Array  # number of scores
+  low: jax.Array  # sum of e^{beta d}
+  excess: jax.Array  # sum of e^{beta d} (e^d - 1), accurate near d = 0
+  high: jax.Array  # sum of e^{(1 + beta) d}, accurate far from it
+
+
+def fold(
+    scores: jax.Array,
+    scale: jax.Array,
+    beta: jax.Array,
+    keep: jax.Array | None,
+    *,
+    axis: int = -1,
+    lowest: float | None = None,
+) -> Fold:
+  """Folds scores along an axis; a row that keeps nothing has all sums zero."""
+  if lowest is None:
+    lowest = jnp.finfo(scores.dtype).min
+  if keep is None:
+    keep = jnp.ones_like(scores, dtype=bool)
+  scores = jnp.where(keep, scores, lowest)
+  peak = lax.stop_gradient(jnp.max(scores, axis=axis))
+  below = scores - jnp.expand_dims(peak, axis)
+  d = scale * jnp.where(keep, below, 0)
+  low = jnp.where(keep, jnp.exp(beta * d), 0)
+  return Fold(
+      peak=peak,
+      count=jnp.sum(keep, axis=axis, dtype=scores.dtype),
+      low=jnp.sum(low, axis=axis),
+      excess=jnp.sum(low * jnp.expm1(d), axis=axis),
+      high=jnp.sum(low * jnp.exp(d), axis=axis),
+  )
+
+
+def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
+  """The fold of both samples together; associative and commutative."""
+  peak = jnp.maximum(a.peak, b.peak)
+
+  def lower(f: Fold) -> Fold:
+    drop = scale * (f.peak - peak)
+    by_low, by_one = jnp.exp(beta * drop), jnp.exp(drop)
+    return Fold(
+        peak=peak,
+        count=f.count,
+        low=by_low * f.low,
+        excess=by_low * (by_one * f.excess + jnp.expm1(drop) * f.low),
+        high=by_low * by_one * f.high,
+    )
+
+  a, b = lower(a), lower(b)
+  return Fold(peak, *(x + y for x, y in zip(a[1:], b[1:], strict=True)))
+
+
+def log_mean(f: Fold) -> jax.Array:
+  """log E_{q_beta}[e^d] of a fold; 0 where nothing was folded.
+
+  ``log1p(excess / low)`` keeps its digits near 0 but loses them when the mean
+  is tiny, ``log(high / low)`` the other way round.
+  """
+  low = jnp.where(f.count == 0, 1, f.low)
+  high = jnp.where(f.count == 0, 1, f.high)
+  shift = f.excess / low
+  near = shift > -0.5
+  return jnp.where(
+      near, jnp.log1p(jnp.where(near, shift, 0)), jnp.log(high / low)
+  )
+
+
+def tilted_log_mean(
+    scores: jax.Array,
+    scale: jax.Array,
+    beta: jax.Array,
+    where: jax.Array | None = None,
+    *,
+    stop_gradient_weights: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+  """A over the last axis as (peak, log_mean), A = scale * peak + log_mean.
+
+  A row without scores has peak 0 and log_mean 0. Scores that ``where`` drops
+  may hold anything, NaN included.
+  """
+  if where is None:
+    peak = lax.stop_gradient(jnp.max(scores, axis=-1))
+    below = scores - peak[..., None]
+  else:
+    where = jnp.broadcast_to(where, scores.shape)
+    scores = jnp.where(where, scores, 0)
+    lowest = jnp.finfo(scores.dtype).min
+    peak = jnp.max(jnp.where(where, scores, lowest), axis=-1)
+    peak = lax.stop_gradient(jnp.where(jnp.any(where, axis=-1), peak, 0))
+    below = jnp.where(where, scores - peak[..., None], 0)
+  return peak, _log_mean_below(
+      below, scale, beta, where, stop_gradient_weights
+  )
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+def _log_mean_below(below, scale, beta, where, stop_gradient_weights):
+  """log E_{q_beta}[e^d] with d = scale * below, below <= 0."""
+  del stop_gradient_weights
+  d = scale * below
+  low = _tilts(d, beta, where)
+  return log_mean(
+      Fold(
+          peak=None,
+          count=jnp.sum(low, axis=-1),  # zero only where nothing is kept
+          low=jnp.sum(low, axis=-1),
+          excess=jnp.sum(low * jnp.expm1(d), axis=-1),
+          high=jnp.sum(low * jnp.exp(d), axis=-1),
+      )
+  )
+
+
+@_log_mean_below.defjvp
+def _log_mean_below_jvp(stop_gradient_weights, primals, tangents):
+  below, scale, beta, where = primals
+  d_below, d_scale, d_beta, _ = tangents
+  log_mean_ = _log_mean_below(*primals, stop_gradient_weights)
+  d = scale * below
+  low = _tilts(d, beta, where)
+  total = jnp.sum(low, axis=-1, keepdims=True)
+  weights = low / jnp.where(total == 0, 1, total)
+  if stop_gradient_weights:
+    weights = lax.stop_gradient(weights)
+  slope, gain = tilt_slopes(
+      weights, d - log_mean_[..., None], beta, stop_gradient_weights
+  )
+  d_logits = scale * d_below + d_scale * below
+  tangent = jnp.sum(slope * d_logits, axis=-1)
+  if not stop_gradient_weights:
+    tangent += d_beta * jnp.sum(gain * d, axis=-1)
+  return log_mean_, tangent
+
+
+def tilt_slopes(
+    weights: jax.Array,
+    above: jax.Array,
+    beta: jax.Array,
+    stop_gradient_weights: bool,
+) -> tuple[jax.Array, jax.Array]:
+  r"""dA/ds and the integrand of dA/dbeta.
+
+  With q = softmax(beta s), e = expm1(s - A): dA/ds = q (1 + e + beta e) and
+  dA/dbeta = sum q e s. Written so, the two large terms (1 + beta) q e^{s-A}
+  and beta q are never subtracted.
+  """
+  e = jnp.expm1(above)
+  gain = weights * e
+  if stop_gradient_weights:
+    return weights + gain, gain
+  return weights + (1 + beta) * gain, gain
+
+
+def _tilts(d, beta, where):
+  low = jnp.exp(beta * d)
+  return low if where is None else jnp.where(where, low, 0)
+
+
+def clipped_beta(
+    beta: jax.Array,
+    scores: jax.Array,
+    clip_scale: jax.Array,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  """The beta whose tilts e^{beta s} span e^{-clip beta} to e^{clip beta}.
+
+  That is beta * clip_scale / max |s| over all scores given, or 0 where they
+  are all 0; its gradient flows through the maximum.
+  """
+  sizes = jnp.abs(scores)
+  if where is not None:
+    sizes = jnp.where(where, sizes, 0)
+  largest = jnp.max(sizes)
+  return jnp.where(
+      largest == 0, 0, beta * clip_scale / jnp.where(largest == 0, 1, largest)
+  )
+
+
+def debiased_loss(
+    gap: jax.Array,
+    log_n: jax.Array,
+    tau_plus: jax.Array,
+    *,
+    excess: jax.Array | None = None,
+    floor_gap: jax.Array | None = None,
+    soft_floor: jax.Array | None = None,
+) -> jax.Array:
+  r"""log(1 + Ng / e^a) from the gaps of its parts to the positive logit a.
+
+  .. math::
+    N_g = \frac{N}{1-\tau^+} \bigl(e^{A} - \tau^+ e^{B}\bigr)
+
+  with A the negatives' tilted log-mean and B the positives'. The difference is
+  an estimate and may turn negative. ``floor_gap`` bounds log(Ng/N) - a from
+  below; without it Ng is bounded by 0. ``soft_floor`` r0 replaces the factor
+  1 - r, r = tau e^{B-A}, by (1-r0)^2 / (1-2 r0+r) for r > r0, which is
+  positive and has the same slope at r0.
+
+  Args:
+    gap: A - a.
+    log_n: log of the number of negatives; -inf gives the loss 0.
+    tau_plus: the class prior; at 0 no floor acts.
+    excess: B - a, 0 if left out (one positive).
+    floor_gap: lower bound of log(Ng/N) - a.
+    soft_floor: r0 in (0, 1).
+
+  Returns:
+    The loss, shaped as gap.
+  """
+  excess = jnp.zeros_like(gap) if excess is None else excess
+  if floor_gap is None:
+    floor_gap = jnp.full_like(gap, -jnp.inf)
+  log_n = jnp.broadcast_to(log_n, gap.shape).astype(gap.dtype)
+  return _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor)
+
+
+@jax.custom_jvp
+def _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
+  return jax.nn.softplus(
+      _log_odds(gap, excess, floor_gap, log_n, tau_plus, soft_floor)[0]
+  )
+
+
+def _log_odds(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
+  """log(Ng / e^a), log(tau e^{B-A}), and where the floor acts."""
+  delta = _safe_log(tau_plus) + excess - gap
+  spread = gap - jnp.log1p(-tau_plus)
+  if soft_floor is not None:
+    raw = spread + _log_soft_shrinkage(delta, soft_floor)
+    return log_n + raw, delta, jnp.zeros_like(delta, dtype=bool)
+  raw = spread + _log1mexp(delta)
+  # Written so that a NaN is not below the floor and stays a NaN.
+  clamped = (tau_plus > 0) & ((raw < floor_gap) | (delta > 0))
+  return log_n + jnp.where(clamped, floor_gap, raw), delta, clamped
+
+
+@_debiased_loss.defjvp
+def _debiased_loss_jvp(primals, tangents):
+  gap, excess, _, log_n, tau_plus, soft_floor = primals
+  d_gap, d_excess, d_floor_gap, _, d_tau_plus, _ = tangents
+  loss = _debiased_loss(*primals)
+  log_odds, delta, clamped = _log_odds(*primals)
+  odds_slope = jax.nn.sigmoid(log_odds)
+  log_ratio = log_n - jnp.log1p(-tau_plus) - loss
+  if soft_floor is not None:
+    shrink = _soft_shrinkage_slope(delta, soft_floor)
+    by_gap, by_excess = odds_slope * (1 - shrink), odds_slope * shrink
+    inside = delta <= jnp.log(soft_floor)
+    safe_tau = jnp.where(tau_plus > 0, tau_plus, 1)
+    by_log_tau = jnp.where(
+        inside, -jnp.exp(log_ratio + excess), odds_slope * shrink / safe_tau
+    )
+  else:
+    # Far from the cliff the ratio has no large exponents to cancel; at the
+    # cliff the exponential form has no 0 * inf.
+    far = delta < -jnp.log(2.0).astype(delta.dtype)
+    ratio = odds_slope / -jnp.expm1(jnp.where(far, delta, -1))
+    by_gap = jnp.where(far, ratio, jnp.exp(log_ratio + gap))
+    by_gap = jnp.where(clamped, 0, by_gap)
+    by_excess = -by_gap * jnp.exp(jnp.minimum(delta, 0))
+    by_log_tau = -jnp.exp(log_ratio + excess)
+  by_tau = jnp.where(clamped, 0, odds_slope / (1 - tau_plus) + by_log_tau)
+  tangent = by_gap * d_gap + by_excess * d_excess + by_tau * d_tau_plus
+  tangent += jnp.where(clamped, odds_slope, 0) * d_floor_gap
+  return loss, tangent
+
+
+def _safe_log(x):
+  return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)), -jnp.inf)
+
+
+def _log1mexp(x):
+  """log(1 - e^x) for x <= 0; -inf above."""
+  near = x > -jnp.log(2.0).astype(x.dtype)
+  close = jnp.log(-jnp.expm1(jnp.where(near, jnp.minimum(x, 0), -1)))
+  return jnp.where(near, close, jnp.log1p(-jnp.exp(jnp.where(near, -1, x))))
+
+
+def _log_soft_shrinkage(delta, r0):
+  """log phi(r), r = e^delta, phi = 1-r up to r0, then (1-r0)^2/(1-2r0+r)."""
+  inside = delta <= jnp.log(r0)
+  linear = _log1mexp(jnp.where(inside, delta, jnp.log(r0)))
+  outer = jnp.where(inside, jnp.log(r0), delta)
+  tail = 2 * jnp.log1p(-r0) - outer - jnp.log1p((1 - 2 * r0) * jnp.exp(-outer))
+  return jnp.where(inside, linear, tail)
+
+
+def _soft_shrinkage_slope(delta, r0):
+  """d log phi / d delta."""
+  inside = delta <= jnp.log(r0)
+  r = jnp.exp(jnp.where(inside, delta, jnp.log(r0)))
+  outer = jnp.where(inside, jnp.log(r0), delta)
+  return jnp.where(
+      inside, -r / (1 - r), -1 / (1 + (1 - 2 * r0) * jnp.exp(-outer))
+  )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules of beta: functions of the step that may be traced.
+
+Each returns a function ``step -> beta`` as optax schedules do. Beta is an
+array, so one compilation of the train step serves the whole run.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+import numpy as np
+
+from hcl_jax.losses import _arguments
+
+Schedule = Callable[[ArrayLike], jax.Array]
+
+_RELEASED_POINTS = 9
+
+
+def constant(beta: float) -> Schedule:
+  """The same beta at every step.
+
+  Args:
+    beta: concentration, >= 0.
+
+  Returns:
+    A function of the step.
+  """
+  return _staircase([beta], [])
+
+
+def anneal(
+    beta: float, total_steps: int, num_changes: int, direction: str = 'down'
+) -> Schedule:
+  r"""The paper's annealing: equal stairs of equal length.
+
+  Downwards, stair i of l is :math:`\beta (1 - (i-1)/l)` and covers the steps
+  from :math:`(i-1) T/l` to :math:`i T/l`; the last one is beta / l, never 0.
+  Upwards, the same stairs in opposite order. Later steps stay on the last
+  stair.
+
+  Args:
+    beta: the largest beta.
+    total_steps: T, the length of the run.
+    num_changes: l, the number of stairs.
+    direction: ``'down'`` or ``'up'``.
+
+  Returns:
+    A function of the step.
+
+  Example:
+    >>> schedule = anneal(2.0, total_steps=100, num_changes=4)
+    >>> [float(schedule(step)) for step in (0, 24, 25, 99)]
+    [2.0, 2.0, 1.5, 0.5]
+
+  References:
+    Robinson et al., 2021, appendix, "Annealing beta method".
+  """
+  _arguments.positive_int('total_steps', total_steps)
+  _arguments.positive_int('num_changes', num_changes)
+  _arguments.choice('direction', direction, ('down', 'up'))
+  _arguments.beta(beta)
+  stairs = beta * np.arange(num_changes, 0, -1) / num_changes
+  starts = -(-np.arange(1, num_changes) * total_steps // num_changes)
+  return _staircase(stairs if direction == 'down' else stairs[::-1], starts)
+
+
+def released(
+    beta: float, total_epochs: int, steps_per_epoch: int
+) -> Schedule:
+  """The annealing of the paper's released code: nine points from beta to 0.
+
+  After every ninth part of the epochs (rounded down) the next of the nine
+  points of ``linspace(beta, 0, 9)`` is taken, and the first taken is beta
+  again. The released code fails for runs of fewer than nine epochs and for
+  some longer ones (10, 17, 20, 50); here the ninth part is at least one epoch
+  and the last point, 0, stays in force.
+
+  Args:
+    beta: the first beta.
+    total_epochs: length of the run.
+    steps_per_epoch: steps of an epoch.
+
+  Returns:
+    A function of the step.
+
+  Example:
+    >>> schedule = released(8.0, total_epochs=400, steps_per_epoch=1)
+    >>> [float(schedule(epoch)) for epoch in (0, 87, 88, 395, 396)]
+    [8.0, 8.0, 7.0, 1.0, 0.0]
+  """
+  _arguments.positive_int('total_epochs', total_epochs)
+  _arguments.positive_int('steps_per_epoch', steps_per_epoch)
+  _arguments.beta(beta)
+  every = max(total_epochs // _RELEASED_POINTS, 1) * steps_per_epoch
+  points = beta * np.arange(_RELEASED_POINTS - 1, -1, -1) / (
+      _RELEASED_POINTS - 1
+  )
+  return _staircase(points, every * np.arange(2, _RELEASED_POINTS + 1))
+
+
+def _staircase(values, starts) -> Schedule:
+  """values[k] from the k-th start on; values[0] before the first."""
+  for value in values:
+    _arguments.beta(value)
+  values = np.asarray(values, np.float32)
+  starts = np.asarray(starts, np.int32)
+
+  def schedule(step: ArrayLike) -> jax.Array:
+    stair = jnp.searchsorted(starts, jnp.asarray(step), side='right')
+    return jnp.asarray(values)[stair]
+
+  return schedule
