@@ -222,7 +222,8 @@ def _pull_tile(c, keep, scale, beta, sides, frozen):
     pull, to_beta = jnp.zeros_like(c), jnp.zeros_like(scale)
     for axis, side in sides:
       side = _Side(*(jnp.expand_dims(x, axis) for x in side))
-      d = scale * (c - side.peak)
+      # A masked cosine may lie far above the peak: 0 * inf is NaN.
+      d = _kept(scale * (c - side.peak), keep)
       weights = _kept(jnp.exp(beta * d), keep) / side.low
       slope, gain = _tilting.tilt_slopes(
           weights, d - side.log_mean, beta, frozen
@@ -343,7 +344,7 @@ def _gram_fwd(z, ids, scale, beta, walk):
   _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
   folds, _ = lax.scan(off, folds, pairs)
   folds = _tilting.Fold(*(_unblock(x, n) for x in folds))
-  log_mean = _tilting.log_mean(folds)
+  log_mean = _tilting.log_mean(*folds[2:])
   outputs = folds.peak, log_mean, folds.count, _unblock(positive, n)
   return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
 
@@ -486,7 +487,7 @@ def _columns_fwd(
   if own is not None:
     mine = _tilting.fold(own, scale, beta, None, lowest=_BELOW_COSINES)
     folds = _tilting.merge(folds, mine, scale, beta)
-  log_mean = _tilting.log_mean(folds)
+  log_mean = _tilting.log_mean(*folds[2:])
   residuals = rows, columns, own, row_ids, column_ids, where, scale, beta
   return (folds.peak, log_mean, folds.count), (
       *residuals,

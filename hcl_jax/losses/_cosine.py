@@ -6,9 +6,14 @@ from jax import lax
 import jax.numpy as jnp
 
 
+def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:
+  """float64 for itself, float32 for everything less precise."""
+  return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
 def upcast(array: jax.Array) -> jax.Array:
   """Casts half precision to float32; float32 and float64 stay."""
-  return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+  return array.astype(compute_dtype(array.dtype))
 
 
 def normalize(embeddings: jax.Array) -> jax.Array:

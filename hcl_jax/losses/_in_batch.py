@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses whose negatives are the rest of the batch: two views, two towers."""
 
+import functools
+
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -10,6 +12,15 @@ from hcl_jax.losses import _arguments
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _cosine
 from hcl_jax.losses import _nce
+
+# Compiled as one piece also when called outside jit, where JAX would otherwise
+# dispatch operation by operation and trace the walks over tiles every time.
+_compiled = functools.partial(
+    jax.jit,
+    static_argnames=(
+        'floor', 'axis_name', 'block_size', 'stop_gradient_weights'
+    ),
+)  # fmt: skip
 
 
 def simclr_loss(
@@ -93,6 +104,26 @@ def simclr_loss(
   _arguments.enough_pairs(batch * axis_size(axis_name))
   if labels is not None:
     labels = _arguments.labels('labels', labels, (batch,))
+  return _simclr_loss(
+      z1,
+      z2,
+      labels,
+      scale,
+      beta,
+      tau_plus,
+      floor=floor,
+      axis_name=axis_name,
+      block_size=block_size,
+      stop_gradient_weights=stop_gradient_weights,
+  )
+
+
+@_compiled
+def _simclr_loss(
+    z1, z2, labels, scale, beta, tau_plus, *, floor, axis_name, block_size,
+    stop_gradient_weights,
+):  # fmt: skip
+  batch = z1.shape[0]
   z1, z2 = _cosine.normalize(z1), _cosine.normalize(z2)
   block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
   if axis_name is None and block is not None:
@@ -191,6 +222,28 @@ def in_batch_loss(
     _arguments.enough_pairs(batch * axis_size(axis_name))
   if labels is not None:
     labels = _arguments.labels('labels', labels, (batch,))
+  return _in_batch_loss(
+      anchors,
+      positives,
+      shared,
+      own,
+      labels,
+      scale,
+      beta,
+      tau_plus,
+      floor=floor,
+      axis_name=axis_name,
+      block_size=block_size,
+      stop_gradient_weights=stop_gradient_weights,
+  )
+
+
+@_compiled
+def _in_batch_loss(
+    anchors, positives, shared, own, labels, scale, beta, tau_plus, *, floor,
+    axis_name, block_size, stop_gradient_weights,
+):  # fmt: skip
+  batch = anchors.shape[0]
   anchors, positives = map(_cosine.normalize, (anchors, positives))
   if own is not None:
     own = _cosine.inner_products(

@@ -301,7 +301,7 @@ def read_knobs(
   _arguments.choice('floor', floor, FLOORS)
   if block_size is not None:
     _arguments.positive_int('block_size', block_size)
-  dtype = jnp.promote_types(like.dtype, jnp.float32)
+  dtype = _cosine.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
   return tuple(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MoCo: negatives from a queue of past keys."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -77,11 +79,35 @@ def moco_loss(
   shape = queries.shape[0], queue.shape[0]
   if where is not None:
     where = jnp.atleast_2d(_arguments.mask('where', where, shape))
+    where = jnp.broadcast_to(where, (where.shape[0], shape[1]))
+  return _moco_loss(
+      queries,
+      keys,
+      queue,
+      where,
+      scale,
+      beta,
+      tau_plus,
+      floor=floor,
+      block_size=block_size,
+      stop_gradient_weights=stop_gradient_weights,
+  )
+
+
+@functools.partial(
+    jax.jit, static_argnames=('floor', 'block_size', 'stop_gradient_weights')
+)
+def _moco_loss(
+    queries, keys, queue, where, scale, beta, tau_plus, *, floor, block_size,
+    stop_gradient_weights,
+):  # fmt: skip
+  if where is not None:
     # A key that nobody counts must not reach a product: 0 * NaN is NaN.
-    used = jnp.broadcast_to(jnp.any(where, axis=0), shape[1:])
-    queue = jnp.where(used[:, None], queue, 0)
+    queue = jnp.where(jnp.any(where, axis=0)[:, None], queue, 0)
   queries, keys, queue = map(_cosine.normalize, (queries, keys, queue))
-  block = _blockwise.choose_block(*shape, block_size)
+  block = _blockwise.choose_block(
+      queries.shape[0], queue.shape[0], block_size
+  )
   if block is None:
     negatives = _nce.dense_negatives(
         _cosine.inner_products(queries, queue),
@@ -91,8 +117,6 @@ def moco_loss(
         stop_gradient_weights=stop_gradient_weights,
     )
   else:
-    if where is not None:
-      where = jnp.broadcast_to(where, (where.shape[0], shape[1]))
     negatives = _blockwise.column_negatives(
         queries,
         queue,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervised contrastive loss: all examples of a class are positives."""
 
+import functools
+
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -50,8 +52,14 @@ def supcon_loss(
   size = 1 if axis_name is None else lax.axis_size(axis_name)
   _arguments.enough_pairs(batch * size)
   labels = _arguments.labels('labels', labels, (batch,))
+  scale = 1 / jnp.asarray(temperature, _cosine.compute_dtype(z1.dtype))
+  return _supcon_loss(z1, z2, labels, scale, axis_name=axis_name)
+
+
+@functools.partial(jax.jit, static_argnames='axis_name')
+def _supcon_loss(z1, z2, labels, scale, *, axis_name):
+  batch = z1.shape[0]
   rows = jnp.concatenate([_cosine.normalize(z1), _cosine.normalize(z2)])
-  scale = jnp.asarray(1 / temperature, rows.dtype)
   row_labels = jnp.concatenate([labels, labels])
   columns, column_labels, first = rows, row_labels, 0
   if axis_name is not None:

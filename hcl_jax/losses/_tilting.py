@@ -50,14 +50,8 @@ def fold(
   peak = lax.stop_gradient(jnp.max(scores, axis=axis))
   below = scores - jnp.expand_dims(peak, axis)
   d = scale * jnp.where(keep, below, 0)
-  low = jnp.where(keep, jnp.exp(beta * d), 0)
-  return Fold(
-      peak=peak,
-      count=jnp.sum(keep, axis=axis, dtype=scores.dtype),
-      low=jnp.sum(low, axis=axis),
-      excess=jnp.sum(low * jnp.expm1(d), axis=axis),
-      high=jnp.sum(low * jnp.exp(d), axis=axis),
-  )
+  count = jnp.sum(keep, axis=axis, dtype=scores.dtype)
+  return Fold(peak, count, *_sums(d, _tilts(d, beta, keep), axis))
 
 
 def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
@@ -79,15 +73,17 @@ def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
   return Fold(peak, *(x + y for x, y in zip(a[1:], b[1:], strict=True)))
 
 
-def log_mean(f: Fold) -> jax.Array:
-  """log E_{q_beta}[e^d] of a fold; 0 where nothing was folded.
+def log_mean(
+    low: jax.Array, excess: jax.Array, high: jax.Array
+) -> jax.Array:
+  """log E_{q_beta}[e^d] of a fold's sums; 0 where nothing was folded.
 
   ``log1p(excess / low)`` keeps its digits near 0 but loses them when the mean
   is tiny, ``log(high / low)`` the other way round.
   """
-  low = jnp.where(f.count == 0, 1, f.low)
-  high = jnp.where(f.count == 0, 1, f.high)
-  shift = f.excess / low
+  empty = low == 0  # the peak itself adds 1
+  low, high = jnp.where(empty, 1, low), jnp.where(empty, 1, high)
+  shift = excess / low
   near = shift > -0.5
   return jnp.where(
       near, jnp.log1p(jnp.where(near, shift, 0)), jnp.log(high / low)
@@ -127,16 +123,7 @@ def _log_mean_below(below, scale, beta, where, stop_gradient_weights):
   """log E_{q_beta}[e^d] with d = scale * below, below <= 0."""
   del stop_gradient_weights
   d = scale * below
-  low = _tilts(d, beta, where)
-  return log_mean(
-      Fold(
-          peak=None,
-          count=jnp.sum(low, axis=-1),  # zero only where nothing is kept
-          low=jnp.sum(low, axis=-1),
-          excess=jnp.sum(low * jnp.expm1(d), axis=-1),
-          high=jnp.sum(low * jnp.exp(d), axis=-1),
-      )
-  )
+  return log_mean(*_sums(d, _tilts(d, beta, where), -1))
 
 
 @_log_mean_below.defjvp
@@ -177,6 +164,15 @@ def tilt_slopes(
   if stop_gradient_weights:
     return weights + gain, gain
   return weights + (1 + beta) * gain, gain
+
+
+def _sums(d, low, axis):
+  """The three sums of a :class:`Fold` from d and low = e^{beta d}."""
+  return (
+      jnp.sum(low, axis=axis),
+      jnp.sum(low * jnp.expm1(d), axis=axis),
+      jnp.sum(low * jnp.exp(d), axis=axis),
+  )
 
 
 def _tilts(d, beta, where):
@@ -298,10 +294,12 @@ def _safe_log(x):
 
 
 def _log1mexp(x):
-  """log(1 - e^x) for x <= 0; -inf above."""
-  near = x > -jnp.log(2.0).astype(x.dtype)
-  close = jnp.log(-jnp.expm1(jnp.where(near, jnp.minimum(x, 0), -1)))
-  return jnp.where(near, close, jnp.log1p(-jnp.exp(jnp.where(near, -1, x))))
+  """log(1 - e^x) for x < 0; -inf, with zero gradient, above."""
+  above = x >= 0
+  near = ~above & (x > -jnp.log(2.0).astype(x.dtype))
+  close = jnp.log(-jnp.expm1(jnp.where(near, x, -1)))
+  far = jnp.log1p(-jnp.exp(jnp.where(near | above, -1, x)))
+  return jnp.where(above, -jnp.inf, jnp.where(near, close, far))
 
 
 def _log_soft_shrinkage(delta, r0):

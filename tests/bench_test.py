@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench as a user meets it: exit code, tables, JSON."""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
+
+# A contestant that fits no device, beside one that does.
+_TOO_LARGE = """
+from absl import app
+from hcl_jax import _bench_peers
+from hcl_jax import bench
+
+def fail(*_):
+  raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.')
+
+bench.own_contestants = lambda: [
+    _bench_peers.Contestant('too large', fail, lambda z1, z2: (z1, z2)),
+    bench.three_matmuls('three matmuls'),
+]
+app.run(bench.main)
+"""
+
+
+def run(*arguments: str, start: tuple[str, ...] = ('-m', 'hcl_jax.bench')):
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
+  return subprocess.run(
+      [sys.executable, *start, *arguments],
+      cwd=_ROOT,
+      env=environment,
+      capture_output=True,
+      text=True,
+      timeout=300,
+  )
+
+
+class BenchLossTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    directory = tempfile.TemporaryDirectory()
+    self.addCleanup(directory.cleanup)
+    self.directory = pathlib.Path(directory.name)
+    self.json = self.directory / 'loss.json'
+
+  def test_tables_and_json(self):
+    done = run(
+        'loss',
+        '--batch_sizes=8',
+        '--memory_only_sizes=16',
+        '--rounds=2',
+        f'--json={self.json}',
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(os.listdir(self.directory), [self.json.name])
+    results = json.loads(self.json.read_text())
+    rows = {(r['name'], r['batch']): r for r in results['rows']}
+    for name in _OWN:
+      self.assertEqual(done.stdout.count(f'\n{name}  '), 2)  # both tables
+      self.assertEqual(rows[name, 16]['status'], 'not run')
+      for batch in (8, 16):
+        self.assertGreaterEqual(rows[name, batch]['temp_bytes'], 0)
+    timed = {name: row for (name, batch), row in rows.items() if batch == 8}
+    for name, row in timed.items():
+      self.check_timed(name, row)
+    self.check_losses({name: row['loss'] for name, row in timed.items()})
+
+  def check_timed(self, name, row):
+    self.assertEqual(row['status'], 'ok')
+    self.assertLen(row['round_ms'], 2)
+    self.assertTrue(all(math.isfinite(x) and x > 0 for x in row['round_ms']))
+    self.assertTrue(math.isfinite(row['ratios']['three matmuls']))
+    if name in row['ratios']:
+      self.assertEqual(row['ratios'][name], 1)
+
+  def check_losses(self, losses):
+    """Whoever computes the same loss must get the same number."""
+    same = {
+        'dense hard': 'hard',
+        'torch hard': 'hard',
+        'optax ntxent': 'standard',
+        'lightly NTXentLoss': 'standard',
+    }
+    self.assertIsNone(losses['three matmuls'])
+    for name in same.keys() & losses.keys():
+      self.assertAlmostEqual(losses[name], losses[same[name]], places=4)
+
+  def test_one_core_is_timed_by_its_cpu_time(self):
+    if not hasattr(os, 'sched_setaffinity'):
+      self.skipTest('Cannot pin a process here.')
+    done = run(
+        'loss',
+        '--batch_sizes=8',
+        '--rounds=1',
+        '--peers=',
+        '--one_core',
+        '--max_dense_gib=0',
+        f'--json={self.json}',
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertIn('process CPU time', done.stdout)
+    results = json.loads(self.json.read_text())
+    self.assertEqual(results['cores'], 1)
+    self.assertEqual([r['name'] for r in results['rows']], list(_OWN))
+    by_name = {r['name']: r for r in results['rows']}
+    for name in ('dense hard', 'three matmuls'):
+      self.assertStartsWith(by_name[name]['status'], 'would need')
+      self.assertIsNone(by_name[name]['ms'])
+    self.assertEqual(by_name['hard']['status'], 'ok')
+
+  def test_out_of_memory_ends_one_row_only(self):
+    done = run(
+        'loss',
+        '--batch_sizes=8',
+        '--rounds=1',
+        '--peers=',
+        f'--json={self.json}',
+        start=('-c', _TOO_LARGE),
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertRegex(done.stdout, r'too large +8 +out of memory')
+    statuses = [r['status'] for r in json.loads(self.json.read_text())['rows']]
+    self.assertEqual(statuses, ['out of memory', 'ok'])
+
+  @parameterized.parameters(
+      ([], 'sub-command'),
+      (['lose'], 'lose'),
+      (['loss', '--batch_sizes=8,1'], '--batch_sizes'),
+      (['loss', '--rounds=0'], '--rounds'),
+      (['loss', '--peers=numpy'], '--peers'),
+  )
+  def test_rejects_in_one_line(self, arguments, message):
+    done = run(*arguments, f'--json={self.json}')
+    self.assertEqual(done.returncode, 2)
+    self.assertLen(done.stderr.splitlines(), 1, done.stderr)
+    self.assertIn(message, done.stderr)
+    self.assertEmpty(done.stdout)
+    self.assertEmpty(os.listdir(self.directory))
+
+
+if __name__ == '__main__':
+  absltest.main()

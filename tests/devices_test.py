@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eight devices give the value and the gradient of one, in every mode.
+
+Gradients are compared, never trained parameters: an n-fold gradient looks
+right under Adam.
+"""
+
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax import losses
+from tests import testing
+
+P = jax.sharding.PartitionSpec
+_DEVICES = 8
+_LABELS = np.array([0, 1, 2, 3, 4, 0] * 4)
+
+
+def _mesh():
+  return jax.sharding.Mesh(np.array(jax.devices()), ('batch',))
+
+
+def _embed(weights, images):
+  z = jnp.tanh(jnp.matmul(images, weights))
+  return z[:, 0], z[:, 1]
+
+
+def _simclr(weights, temperature, images, labels, **where):
+  return losses.simclr_loss(
+      *_embed(weights, images), temperature=temperature, **where
+  ).mean()
+
+
+def _simclr_with_labels(weights, temperature, images, labels, **where):
+  return losses.simclr_loss(
+      *_embed(weights, images), temperature=temperature, labels=labels, **where
+  ).mean()
+
+
+def _in_batch(weights, temperature, images, labels, **where):
+  z1, z2 = _embed(weights, images)
+  # Mined negatives, one per pair, are everybody's.
+  mined = z1[:, ::-1] + 0.5
+  return losses.in_batch_loss(
+      z1, z2, negatives=mined, temperature=temperature, tau_plus=0.1, **where
+  ).mean()
+
+
+def _in_batch_own(weights, temperature, images, labels, **where):
+  z1, z2 = _embed(weights, images)
+  own = jnp.stack([z1[:, ::-1] + 0.5, z2[:, ::-1]], axis=1)
+  return losses.in_batch_loss(
+      z1, z2, negatives=own, temperature=temperature, labels=labels, **where
+  ).mean()
+
+
+def _supcon(weights, temperature, images, labels, **where):
+  return losses.supcon_loss(
+      *_embed(weights, images), labels, temperature=temperature, **where
+  ).mean()
+
+
+_GATHERED = {
+    'simclr': _simclr,
+    'simclr_with_labels': _simclr_with_labels,
+    'in_batch': _in_batch,
+    'in_batch_own': _in_batch_own,
+    'supcon': _supcon,
+}
+_RING = {k: v for k, v in _GATHERED.items() if k != 'supcon'}
+
+
+def _shards(array):
+  return array.reshape(_DEVICES, -1, *array.shape[1:])
+
+
+def _pmean(tree):
+  return jax.tree.map(lambda x: jax.lax.pmean(x, 'batch'), tree)
+
+
+def _pmap_step(local):
+  step = jax.pmap(
+      lambda *a: _pmean(jax.value_and_grad(local, (0, 1))(*a)),
+      axis_name='batch',
+      in_axes=(None, None, 0, 0),
+  )
+  return lambda w, t, x, y: jax.tree.map(
+      lambda a: a[0], step(w, t, _shards(x), _shards(y))
+  )
+
+
+def _vmap_step(local):
+  step = jax.jit(
+      jax.vmap(
+          lambda *a: _pmean(jax.value_and_grad(local, (0, 1))(*a)),
+          axis_name='batch',
+          in_axes=(None, None, 0, 0),
+      )
+  )
+  return lambda w, t, x, y: jax.tree.map(
+      lambda a: a[0], step(w, t, _shards(x), _shards(y))
+  )
+
+
+def _shard_map(function, check_vma):
+  return jax.shard_map(
+      function,
+      mesh=_mesh(),
+      in_specs=(P(), P(), P('batch'), P('batch')),
+      out_specs=P(),
+      check_vma=check_vma,
+  )
+
+
+def _unchecked_step(local):
+  def step(*args):
+    return _pmean(jax.value_and_grad(local, (0, 1))(*args))
+
+  return jax.jit(_shard_map(step, check_vma=False))
+
+
+def _checked_step(local):
+  step = jax.value_and_grad(lambda *a: _pmean(local(*a)), (0, 1))
+  return jax.jit(_shard_map(step, check_vma=True))
+
+
+def _outside_step(local, *, check_vma):
+  loss = _shard_map(lambda *a: _pmean(local(*a)), check_vma)
+  return jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+
+_MODES = {
+    'pmap': _pmap_step,
+    'vmap': _vmap_step,
+    'shard_map_unchecked': _unchecked_step,
+    'shard_map_checked': _checked_step,
+    'outside_shard_map_checked': functools.partial(
+        _outside_step, check_vma=True
+    ),
+    'outside_shard_map_unchecked': functools.partial(
+        _outside_step, check_vma=False
+    ),
+}
+
+
+class DevicesTest(testing.LossTest):
+
+  def setUp(self):
+    super().setUp()
+    self.weights = testing.normal(7, 6)
+    self.images = testing.normal(24, 2, 7, seed=1)
+
+  def _check(self, step, loss):
+    one = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    # The two temperatures take the two ways of folding a tile.
+    for temperature in (0.5, 0.02):
+      args = self.weights, jnp.float32(temperature), self.images, _LABELS
+      (value, grads), (expected, expected_grads) = step(*args), one(*args)
+      self.assert_close(value, expected, 1e-5)
+      self.assert_same_gradient(grads, expected_grads, 1e-5)
+
+  @parameterized.product(mode=tuple(_MODES), name=tuple(_GATHERED))
+  def test_gathered(self, mode, name):
+    local = functools.partial(_GATHERED[name], axis_name='batch')
+    self._check(_MODES[mode](local), _GATHERED[name])
+
+  @parameterized.product(mode=tuple(_MODES), name=tuple(_RING))
+  def test_ring(self, mode, name):
+    local = functools.partial(_RING[name], axis_name='batch', block_size=4)
+    self._check(_MODES[mode](local), _RING[name])
+
+  @parameterized.product(name=tuple(_RING), block_size=(None, 8))
+  def test_named_sharding(self, name, block_size):
+    loss = functools.partial(_RING[name], block_size=block_size)
+    sharding = jax.sharding.NamedSharding(_mesh(), P('batch'))
+    step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+    def sharded(w, t, x, y):
+      return step(w, t, *jax.device_put((x, y), sharding))
+
+    self._check(sharded, _RING[name])
+
+  def test_ring_gives_each_device_its_rows_gradient(self):
+    """The transpose across devices: rows collect the pulls of all devices."""
+    z1, z2 = testing.views(24, 5)
+
+    def local(z1, z2, **where):
+      return losses.simclr_loss(z1, z2, **where).sum()
+
+    expected = jax.grad(local)(z1, z2)
+    for block_size in (None, 4):
+      grad = jax.pmap(
+          jax.grad(functools.partial(
+              local, axis_name='batch', block_size=block_size)),
+          axis_name='batch',
+      )(_shards(z1), _shards(z2))
+      self.assert_same_gradient(grad.reshape(24, 5), expected, 1e-5)
+
+  def test_one_pair_per_device(self):
+    z1, z2 = testing.views(8, 5)
+    for block_size in (None, 1):
+      values = jax.pmap(
+          functools.partial(
+              losses.simclr_loss, axis_name='batch', block_size=block_size),
+          axis_name='batch',
+      )(_shards(z1), _shards(z2))
+      self.assert_close(values.reshape(8), losses.simclr_loss(z1, z2))
+
+  def test_ring_memory_does_not_grow_with_devices(self):
+    def temporaries(devices, block_size):
+      mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), ('batch',))
+      loss = jax.shard_map(
+          lambda z1, z2: jax.lax.pmean(
+              losses.simclr_loss(
+                  z1, z2, axis_name='batch', block_size=block_size).mean(),
+              'batch'),
+          mesh=mesh, in_specs=P('batch'), out_specs=P(),
+      )  # fmt: skip
+      shape = jax.ShapeDtypeStruct((devices * 256, 32), jnp.float32)
+      compiled = jax.jit(jax.grad(loss, (0, 1))).lower(shape, shape).compile()
+      return compiled.memory_analysis().temp_size_in_bytes
+
+    self.assertLessEqual(temporaries(8, 64), 1.1 * temporaries(2, 64))
+    self.assertGreater(temporaries(8, None), 2 * temporaries(8, 64))
+
+
+class MemoryTest(testing.LossTest):
+
+  def test_blockwise_memory_is_linear_in_the_batch(self):
+    def temporaries(batch):
+      shape = jax.ShapeDtypeStruct((batch, 128), jnp.float32)
+      grad = jax.jit(
+          jax.value_and_grad(
+              lambda a, b: losses.simclr_loss(a, b).mean(), (0, 1)
+          )
+      )
+      compiled = grad.lower(shape, shape).compile()
+      return compiled.memory_analysis().temp_size_in_bytes
+
+    at_4096, at_16384 = temporaries(4096), temporaries(16384)
+    self.assertLessEqual(at_4096, 45e6)
+    self.assertLessEqual(at_16384, 250e6)
+    self.assertLessEqual(at_16384, 4.4 * at_4096)
+
+
+if __name__ == '__main__':
+  absltest.main()

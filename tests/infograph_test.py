@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""infograph_loss, its three variants."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax import losses
+from tests import reference
+from tests import testing
+
+_SCORES = np.float32([[1.0, -1.0], [0.5, 2.0], [1.5, 1.0]])
+_IDS = np.array([0, 0, 1])
+
+
+def _batch(num_nodes=9, num_graphs=4, dim=3):
+  ids = np.arange(num_nodes) % num_graphs
+  return (
+      testing.normal(num_nodes, dim),
+      testing.normal(num_graphs, dim, seed=1),
+      ids,
+  )
+
+
+class InfographLossTest(testing.LossTest):
+
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.product(variant=('paper', 'released', 'infograph'))
+  def test_matches_the_oracle(self, variant):
+    nodes, graphs, ids = _batch()
+    scores = nodes.astype(np.float64) @ graphs.astype(np.float64).T
+
+    @self.variant
+    def value_and_grad(nodes, beta, tau_plus):
+      return jax.value_and_grad(
+          lambda nodes: losses.infograph_loss(
+              nodes, graphs, ids, beta=beta, tau_plus=tau_plus, variant=variant
+          )
+      )(nodes)
+
+    for beta in (0.0, 1.0, 10.0):
+      for tau_plus in (0.0, 0.1, 0.5):
+        with self.subTest(beta=beta, tau_plus=tau_plus):
+          value, grad = value_and_grad(nodes, beta, tau_plus)
+          oracle = lambda x, b=beta, t=tau_plus: reference.infograph(  # noqa: E731
+              x, ids, b, t, variant
+          )
+          self.assert_close(value, oracle(scores), 1e-5)
+          h, expected = 1e-6, np.zeros(nodes.shape)
+          for u in range(nodes.shape[0]):
+            for k in range(nodes.shape[1]):
+              step = np.zeros(scores.shape)
+              step[u] = h * graphs[:, k]
+              expected[u, k] = (
+                  oracle(scores + step) - oracle(scores - step)
+              ) / (2 * h)
+          self.assert_same_gradient(grad, expected, 1e-4)
+
+  def test_golden_values(self):
+    def loss(**knobs):
+      return float(
+          losses.infograph_loss(
+              _SCORES, np.eye(2, dtype=np.float32), _IDS, **knobs
+          )
+      )
+
+    self.assertAlmostEqual(loss(variant='infograph'), 0.361107, delta=1e-6)
+    self.assertAlmostEqual(
+        loss(variant='paper', beta=0.0), 0.361107, delta=1e-6
+    )
+    golden = {0.0: 2.941841, 1.0: 3.056196, 2.0: 2.605367, 10.0: 2.446871}
+    for beta, expected in golden.items():
+      for tau_plus in (None, 0.5):
+        self.assertAlmostEqual(
+            loss(variant='released', beta=beta, tau_plus=tau_plus),
+            expected,
+            delta=1e-6,
+        )
+
+  def test_paper_rises_with_beta_where_released_falls(self):
+    nodes, graphs, ids = _batch(60, 6)
+    paper, released = (
+        [
+            float(losses.infograph_loss(
+                nodes, graphs, ids, beta=b, tau_plus=0.0, variant=variant))
+            for b in (1e-6, 1.0, 3.0, 10.0)
+        ]
+        for variant in ('paper', 'released')
+    )
+    self.assertTrue(np.all(np.diff(paper) > 0))
+    self.assertTrue(np.all(np.diff(released) < 0))
+
+  @parameterized.product(
+      variant=('paper', 'released', 'infograph'), filler=(np.nan, np.inf, 1e30)
+  )
+  def test_padding_changes_nothing(self, variant, filler):
+    nodes, graphs, ids = _batch()
+    padded_nodes = np.full((12, 3), filler, np.float32)
+    padded_graphs = np.full((6, 3), filler, np.float32)
+    padded_nodes[:9], padded_graphs[:4] = nodes, graphs
+    padded_ids = np.concatenate([ids, [5, 5, 99]])
+    masks = {
+        'node_mask': np.arange(12) < 9, 'graph_mask': np.arange(6) < 4
+    }  # fmt: skip
+
+    def loss(nodes, graphs, ids, **masks):
+      return losses.infograph_loss(
+          nodes, graphs, ids, tau_plus=0.3, variant=variant, **masks
+      )
+
+    both = jax.value_and_grad(loss, (0, 1))
+    value, (to_nodes, to_graphs) = both(
+        padded_nodes, padded_graphs, padded_ids, **masks
+    )
+    expected, expected_grads = both(nodes, graphs, ids)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    self.assert_same_gradient(
+        (to_nodes[:9], to_graphs[:4]), expected_grads, 1e-6
+    )
+    np.testing.assert_array_equal(to_nodes[9:], 0)
+    np.testing.assert_array_equal(to_graphs[4:], 0)
+
+  @parameterized.product(
+      amplitude=(0.0, 0.1, 1.0, 10.0, 100.0), variant=('paper', 'released')
+  )
+  def test_is_finite_where_the_released_formula_is_not(
+      self, amplitude, variant
+  ):
+    nodes, graphs, ids = _batch()
+    for beta in (1.0, 10.0, 50.0, 1e4):
+      value, grad = jax.value_and_grad(
+          lambda n, b=beta: losses.infograph_loss(
+              n, graphs, ids, beta=b, variant=variant
+          )
+      )(np.float32(amplitude) * nodes)
+      self.assert_finite((value, grad))
+
+  def test_numerical_gradients(self):
+    nodes, graphs, ids = _batch(5, 3)
+    chex.assert_numerical_grads(
+        lambda n, g, b: losses.infograph_loss(n, g, ids, beta=b, tau_plus=0.2),
+        (nodes, graphs, 1.0), order=1, eps=1e-3, atol=0.02,
+    )  # fmt: skip
+
+  def test_half_precision_is_upcast(self):
+    nodes, graphs, ids = _batch()
+    nodes, graphs = (jnp.asarray(x, jnp.bfloat16) for x in (nodes, graphs))
+    value = losses.infograph_loss(nodes, graphs, ids)
+    self.assertEqual(value.dtype, jnp.float32)
+    scores = np.asarray(nodes, float) @ np.asarray(graphs, float).T
+    self.assert_close(
+        value, reference.infograph(scores, ids, 1.0, 0.0, 'paper')
+    )
+
+  def test_knobs_are_traced(self):
+    nodes, graphs, ids = _batch()
+    chex.clear_trace_counter()
+    loss = jax.jit(chex.assert_max_traces(
+        lambda b, t: losses.infograph_loss(
+            nodes, graphs, ids, beta=b, tau_plus=t, variant='released'), n=1))
+    for beta in (0.0, 1.0):
+      loss(beta, beta / 2)
+
+
+if __name__ == '__main__':
+  absltest.main()

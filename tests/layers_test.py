@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of the package, what importing it costs, and its examples."""
+
+import ast
+import doctest
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+import hcl_jax
+
+_ROOT = pathlib.Path(hcl_jax.__file__).parent
+
+# A module may import from lower layers and from its own package.
+_LAYERS = {
+    'losses': 0, 'schedules': 0, 'graphs': 0,
+    'augment': 1, 'momentum': 1, 'models': 1, 'data': 1, 'evaluation': 1,
+    'analysis': 1,
+    'tasks': 2,
+    'training': 3,
+    'train': 4, 'evaluate': 4, 'analyze': 4, 'sweep': 4, 'bench': 4,
+    '_bench_peers': 4,
+}  # fmt: skip
+_SIBLINGS = {('bench', '_bench_peers'), ('schedules', 'losses')}
+_HEAVY = (
+    'flax', 'optax', 'orbax', 'tensorflow', 'tensorflow_datasets', 'grain',
+    'sklearn', 'matplotlib', 'chex', 'absl', 'ml_collections', 'torch',
+)  # fmt: skip
+
+
+def _imports(path):
+  """Modules that a file imports at its top or inside its functions."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield from (f'{node.module}.{alias.name}' for alias in node.names)
+
+
+def _sources():
+  return sorted(_ROOT.rglob('*.py'))
+
+
+class LayersTest(parameterized.TestCase):
+
+  def test_modules_import_from_lower_layers_only(self):
+    for path in _sources():
+      parts = path.relative_to(_ROOT).with_suffix('').parts
+      if parts == ('__init__',):
+        continue
+      here = parts[0]
+      self.assertIn(here, _LAYERS, f'{path} has no layer')
+      for module in _imports(path):
+        if not module.startswith('hcl_jax.'):
+          continue
+        there = module.split('.')[1]
+        allowed = (
+            there == here
+            or (here, there) in _SIBLINGS
+            or _LAYERS.get(there, 99) < _LAYERS[here]
+            or (there in hcl_jax.__all__ and _LAYERS[here] > 0)
+        )
+        self.assertTrue(allowed, f'{path.name} imports {module}')
+
+  def test_layer_zero_imports_jax_and_numpy_only(self):
+    standard = sys.stdlib_module_names
+    for path in _sources():
+      parts = path.relative_to(_ROOT).with_suffix('').parts
+      if parts != ('__init__',) and _LAYERS[parts[0]] > 0:
+        continue
+      for module in _imports(path):
+        top = module.split('.')[0]
+        self.assertTrue(
+            top in ('jax', 'numpy', 'hcl_jax') or top in standard,
+            f'{path.name} imports {module}',
+        )
+
+  def test_importing_loads_nothing_heavy(self):
+    script = (
+        'import sys, hcl_jax\n'
+        f'loaded = [m for m in {_HEAVY!r} if m in sys.modules]\n'
+        'sys.exit(", ".join(loaded))\n'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', script], capture_output=True, text=True
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+
+  def test_the_oracle_is_independent(self):
+    path = pathlib.Path(__file__).parent / 'reference.py'
+    tops = {module.split('.')[0] for module in _imports(path)}
+    self.assertLessEqual(tops, {'math', 'numpy'})
+
+  def test_public_names(self):
+    for name in hcl_jax.__all__:
+      self.assertTrue(getattr(hcl_jax, name).__doc__, name)
+
+  @parameterized.parameters(
+      '_nce', '_in_batch', '_queue', '_infograph', '_quick_thoughts', '_supcon'
+  )
+  def test_examples_of_losses(self, name):
+    result = doctest.testmod(importlib.import_module(f'hcl_jax.losses.{name}'))
+    self.assertEqual(result.failed, 0)
+
+  def test_examples_of_schedules(self):
+    result = doctest.testmod(hcl_jax.schedules)
+    self.assertGreater(result.attempted, 0)
+    self.assertEqual(result.failed, 0)
+
+
+class ReadmeTest(absltest.TestCase):
+
+  def test_code_blocks_run(self):
+    readme = _ROOT.parent / 'README.md'
+    blocks = re.findall(r'```python\n(.*?)```', readme.read_text(), re.DOTALL)
+    self.assertNotEmpty(blocks)
+    scope = {}
+    for block in blocks:
+      exec(compile(block, str(readme), 'exec'), scope)  # noqa: S102
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle: the equations in loops over numbers, values and gradients.
+
+It imports neither jax nor hcl_jax. ``m`` is the arithmetic: ``math`` for
+float64, or an mpmath context for as many digits as asked for. There exponents
+have no range, so the formulas stand as they are printed, in exp space, and no
+trick of the library can be repeated here by mistake.
+"""
+
+import math
+
+import numpy as np
+
+# --- The equation on logits -------------------------------------------------
+
+
+def tilted_mean(logits, beta, m=math):
+  """E_{q_beta}[e^s] = sum e^{(1+beta) s} / sum e^{beta s}."""
+  top = sum(m.exp((1 + beta) * s) for s in logits)
+  return top / sum(m.exp(beta * s) for s in logits)
+
+
+def tilted_mean_grad(logits, beta, stop_gradient_weights=False, m=math):
+  """d E_{q_beta}[e^s] / d s_k."""
+  total = sum(m.exp(beta * s) for s in logits)
+  mean = tilted_mean(logits, beta, m)
+  grad = []
+  for s in logits:
+    weight = m.exp(beta * s) / total
+    if stop_gradient_weights:
+      grad.append(weight * m.exp(s))
+    else:
+      grad.append(weight * ((1 + beta) * m.exp(s) - beta * mean))
+  return grad
+
+
+def negative_mass(
+    pos, neg, beta, tau_plus, log_floor=None, soft_floor=None, m=math
+):
+  """(Ng, dNg/dE-, dNg/dE+, whether the floor acts)."""
+  n = len(neg)
+  e_neg, e_pos = tilted_mean(neg, beta, m), tilted_mean(pos, beta, m)
+  r = tau_plus * e_pos / e_neg
+  if soft_floor is not None and r > soft_floor:
+    # Ng = N/(1-tau) E- (1-r0)^2 / (1 - 2 r0 + tau E+/E-)
+    k = n / (1 - tau_plus) * (1 - soft_floor) ** 2
+    bottom = (1 - 2 * soft_floor) * e_neg + tau_plus * e_pos
+    mass = k * e_neg**2 / bottom
+    by_neg = k * (2 * e_neg * bottom - e_neg**2 * (1 - 2 * soft_floor))
+    by_pos = -k * e_neg**2 * tau_plus
+    return mass, by_neg / bottom**2, by_pos / bottom**2, False
+  k = n / (1 - tau_plus)
+  mass = k * (e_neg - tau_plus * e_pos)
+  if tau_plus > 0 and soft_floor is None:
+    floor = 0 * mass if log_floor is None else n * m.exp(log_floor)
+    if mass < floor:
+      return floor, 0, 0, True
+  return mass, k, -k * tau_plus, False
+
+
+def hard_nce(pos, neg, beta, tau_plus, m=math, **floors):
+  """mean over positives of log(1 + Ng / e^p)."""
+  if not len(neg):
+    return 0.0
+  mass, *_ = negative_mass(pos, neg, beta, tau_plus, m=m, **floors)
+  return sum(m.log(1 + mass / m.exp(p)) for p in pos) / len(pos)
+
+
+def hard_nce_grad(
+    pos, neg, beta, tau_plus, stop_gradient_weights=False, m=math, **floors
+):
+  """(d loss / d pos, d loss / d neg)."""
+  if not len(neg):
+    return [0.0] * len(pos), []
+  mass, by_neg, by_pos, _ = negative_mass(
+      pos, neg, beta, tau_plus, m=m, **floors
+  )
+  by_mass = sum(1 / (m.exp(p) + mass) for p in pos) / len(pos)
+  d_pos = tilted_mean_grad(pos, beta, stop_gradient_weights, m)
+  d_neg = tilted_mean_grad(neg, beta, stop_gradient_weights, m)
+  to_pos = [
+      by_mass * by_pos * d - mass / (m.exp(p) + mass) / len(pos)
+      for p, d in zip(pos, d_pos, strict=True)
+  ]
+  return to_pos, [by_mass * by_neg * d for d in d_neg]
+
+
+# --- Losses on cosines ------------------------------------------------------
+
+
+def unit(row, m=math):
+  norm = m.sqrt(sum(x * x for x in row))
+  return [x / norm if norm else x for x in row]
+
+
+def dot(a, b):
+  return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def numbers(rows, m=math):
+  """Exact copies of an array's numbers in the arithmetic m."""
+  kind = float if m is math else m.mpf
+  return [[kind(float(x)) for x in row] for row in rows]
+
+
+def floors(floor, temperature):
+  """The keyword arguments of hard_nce for a floor's name."""
+  if floor == 'sphere':
+    return {'log_floor': -1 / temperature}
+  return {'soft_floor': 0.5} if floor == 'soft' else {}
+
+
+def _contrast(units, anchors, temperature, beta, tau_plus, floor, stop, m):
+  """Losses of (row, positive, negatives), and their gradient in ``units``."""
+  grad = [[0 * x for x in row] for row in units]
+  losses = []
+  knobs = {'beta': beta, 'tau_plus': tau_plus, 'm': m}
+  knobs |= floors(floor, temperature)
+  for i, positive, negatives in anchors:
+    logit = lambda j, i=i: dot(units[i], units[j]) / temperature  # noqa: E731
+    pos, neg = [logit(positive)], [logit(j) for j in negatives]
+    losses.append(hard_nce(pos, neg, **knobs))
+    to_pos, to_neg = hard_nce_grad(
+        pos, neg, stop_gradient_weights=stop, **knobs
+    )
+    pulls = zip([positive, *negatives], [*to_pos, *to_neg], strict=True)
+    for j, pull in pulls:
+      for k in range(len(units[i])):
+        grad[i][k] += pull / temperature * units[j][k]
+        grad[j][k] += pull / temperature * units[i][k]
+  return losses, grad
+
+
+def _through_unit(rows, units, grad, m):
+  """The gradient in the rows from that in the unit rows."""
+  result = []
+  for row, u, g in zip(rows, units, grad, strict=True):
+    norm = m.sqrt(dot(row, row))
+    along = dot(g, u)
+    result.append([
+        (gk - along * uk) / norm if norm else 0 * gk
+        for gk, uk in zip(g, u, strict=True)
+    ])
+  return result
+
+
+def simclr(
+    z1, z2, *, temperature, beta, tau_plus, floor='sphere', labels=None,
+    stop_gradient_weights=False, m=math,
+):  # fmt: skip
+  """(loss per pair, gradient of their mean in z1, in z2)."""
+  batch = len(z1)
+  labels = range(batch) if labels is None else labels
+  rows = numbers(z1, m) + numbers(z2, m)
+  units = [unit(row, m) for row in rows]
+  anchors = []
+  for i in range(2 * batch):
+    own = labels[i % batch]
+    negatives = [j for j in range(2 * batch) if labels[j % batch] != own]
+    anchors.append((i, (i + batch) % (2 * batch), negatives))
+  losses, grad = _contrast(
+      units, anchors, temperature, beta, tau_plus, floor,
+      stop_gradient_weights, m,
+  )  # fmt: skip
+  grad = _through_unit(rows, units, grad, m)
+  grad = [[g / (2 * batch) for g in row] for row in grad]
+  pairs = [(losses[i] + losses[i + batch]) / 2 for i in range(batch)]
+  return pairs, grad[:batch], grad[batch:]
+
+
+def in_batch(
+    anchors, positives, *, temperature, beta, tau_plus, negatives=None,
+    floor='sphere', labels=None, stop_gradient_weights=False, m=math,
+):  # fmt: skip
+  """(loss per anchor, gradient of their mean in anchors, in positives)."""
+  batch = len(anchors)
+  labels = range(batch) if labels is None else labels
+  rows = numbers(anchors, m) + numbers(positives, m)
+  extra = [[] for _ in range(batch)]
+  if negatives is not None:
+    shared = np.ndim(negatives) == 2
+    for i in range(batch):
+      if shared and i:
+        extra[i] = extra[0]
+        continue
+      own = numbers(negatives if shared else negatives[i], m)
+      extra[i] = list(range(len(rows), len(rows) + len(own)))
+      rows += own
+  units = [unit(row, m) for row in rows]
+  triples = []
+  for i in range(batch):
+    others = [batch + j for j in range(batch) if labels[j] != labels[i]]
+    triples.append((i, batch + i, others + extra[i]))
+  losses, grad = _contrast(
+      units, triples, temperature, beta, tau_plus, floor,
+      stop_gradient_weights, m,
+  )  # fmt: skip
+  grad = _through_unit(rows, units, grad, m)
+  grad = [[g / batch for g in row] for row in grad]
+  return losses, grad[:batch], grad[batch : 2 * batch]
+
+
+def moco(
+    queries, keys, queue, *, temperature, beta, tau_plus, floor='sphere',
+    where=None, m=math,
+):  # fmt: skip
+  """(loss per query, gradient of their mean in the queries)."""
+  batch, length = len(queries), len(queue)
+  rows = numbers(queries, m) + numbers(keys, m) + numbers(queue, m)
+  units = [unit(row, m) for row in rows]
+  if where is None:
+    where = np.ones((batch, length), bool)
+  where = np.broadcast_to(where, (batch, length))
+  triples = [
+      (i, batch + i, [2 * batch + j for j in range(length) if where[i, j]])
+      for i in range(batch)
+  ]
+  losses, grad = _contrast(
+      units, triples, temperature, beta, tau_plus, floor, False, m
+  )
+  grad = _through_unit(rows, units, grad, m)
+  return losses, [[g / batch for g in row] for row in grad[:batch]]
+
+
+def supcon(z1, z2, labels, *, temperature):
+  """mean over positives of log sum_{a != i} e^{s_ia} - s_ip."""
+  batch = len(z1)
+  units = [unit(row) for row in numbers(z1) + numbers(z2)]
+  losses = []
+  for i in range(2 * batch):
+    logits = {
+        j: dot(units[i], units[j]) / temperature
+        for j in range(2 * batch)
+        if j != i
+    }
+    total = math.log(sum(math.exp(s) for s in logits.values()))
+    same = [s for j, s in logits.items() if labels[j % batch] == labels[i % batch]]
+    losses.append(sum(total - s for s in same) / len(same))
+  return [(losses[i] + losses[i + batch]) / 2 for i in range(batch)]
+
+
+# --- Graphs -----------------------------------------------------------------
+
+
+def softplus(x):
+  return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def infograph(scores, graph_ids, beta, tau_plus, variant):
+  """The three objectives from a matrix of node-graph scores."""
+  return {'paper': _paper, 'released': _released, 'infograph': _jsd}[variant](
+      np.asarray(scores, np.float64), graph_ids, beta, tau_plus
+  )
+
+
+def _jsd(scores, graph_ids, beta, tau_plus):
+  del beta, tau_plus
+  n, graphs = scores.shape
+  e_pos = e_neg = 0.0
+  for u in range(n):
+    for g in range(graphs):
+      if graph_ids[u] == g:
+        e_pos += math.log(2) - softplus(-scores[u, g])
+      else:
+        e_neg += softplus(scores[u, g]) - math.log(2)
+  return e_neg / (n * (graphs - 1)) - e_pos / n
+
+
+def _paper(scores, graph_ids, beta, tau_plus):
+  n, graphs = scores.shape
+  negatives = [
+      [g for g in range(graphs) if g != graph_ids[u]] for u in range(n)
+  ]
+  c = max(abs(scores[u, g]) for u in range(n) for g in negatives[u]) or 1.0
+  hard = 0.0
+  for u in range(n):
+    tilts = [math.exp(2 * beta * scores[u, g] / c) for g in negatives[u]]
+    mean = sum(tilts) / len(tilts)
+    for tilt, g in zip(tilts, negatives[u], strict=True):
+      hard += tilt / mean * softplus(scores[u, g])
+  hard /= n * (graphs - 1)
+  own = [scores[u, graph_ids[u]] for u in range(n)]
+  as_negative = sum(softplus(t) for t in own) / n
+  positive = sum(softplus(-t) for t in own) / n
+  first = (hard - tau_plus * as_negative) / (1 - tau_plus) - math.log(2)
+  return first - (math.log(2) - positive)
+
+
+def _released(scores, graph_ids, beta, tau_plus):
+  n, graphs = scores.shape
+  own = np.array([[graph_ids[u] == g for g in range(graphs)] for u in range(n)])
+  p, q = scores * own, scores * ~own
+  c = max(q.max(), abs(q.min()))
+  e_pos = e_neg = 0.0
+  for u in range(n):
+    tilts = [math.exp(-2 * beta * q[u, g] / c) for g in range(graphs)]
+    mean = sum(tilts) / graphs
+    for g in range(graphs):
+      e_pos += math.log(2) - softplus(-p[u, g])
+      e_pos -= tau_plus / (1 - tau_plus) * softplus(p[u, g])
+      if beta == 0:
+        e_neg += (softplus(q[u, g]) - math.log(2)) / (1 - tau_plus)
+      else:
+        weighted = tilts[g] / mean * softplus(q[u, g])
+        e_neg += weighted / (1 - tau_plus) - math.log(2)
+  return e_neg / (n * (graphs - 1)) - e_pos / n
+
+
+# --- Sentences --------------------------------------------------------------
+
+
+def quick_thoughts(
+    scores, *, beta, tau_plus, window=1, self_pair='zero', clip_scale=None,
+    floor='none', where=None,
+):  # fmt: skip
+  """One loss per sentence from the matrix of inner products."""
+  scores = np.asarray(scores, np.float64)
+  batch = len(scores)
+  counted = [True] * batch if where is None else list(where)
+  negatives, positives = [], []
+  for i in range(batch):
+    pos = [
+        scores[i, j]
+        for j in range(batch)
+        if counted[i] and counted[j] and 0 < abs(i - j) <= window
+    ]
+    neg = [
+        scores[i, j]
+        for j in range(batch)
+        if counted[i] and counted[j] and abs(i - j) > window
+    ]
+    if self_pair == 'zero' and counted[i]:
+      neg.append(0.0)
+    positives.append(pos)
+    negatives.append(neg)
+  if clip_scale is not None:
+    largest = max(abs(s) for neg in negatives for s in neg)
+    beta = beta * clip_scale / largest if largest else 0.0
+  losses = []
+  for pos, neg in zip(positives, negatives, strict=True):
+    if not pos:
+      losses.append(0.0)
+      continue
+    mass = 0.0
+    if neg:
+      mass, *_ = negative_mass(
+          pos, neg, beta, tau_plus, **floors(floor, 1.0)
+      )
+    total = math.log(sum(math.exp(s) for s in pos) + mass)
+    losses.append(sum(total - s for s in pos) / len(pos))
+  return losses
+
+
+# --- Schedules --------------------------------------------------------------
+
+
+def anneal(beta, total_steps, num_changes, direction):
+  """beta at every step of the run, stair by stair."""
+  values = []
+  for step in range(total_steps):
+    stair = step * num_changes // total_steps
+    if direction == 'up':
+      stair = num_changes - 1 - stair
+    values.append(beta * (1 - stair / num_changes))
+  return values
+
+
+def released_schedule(beta, total_epochs):
+  """beta in force during each epoch, by running the released loop."""
+  points = iter(np.linspace(beta, 0, 9))
+  values, current = [], beta
+  for epoch in range(1, total_epochs + 1):
+    values.append(current)
+    if epoch % max(total_epochs // 9, 1) == 0:
+      current = next(points, 0.0)
+  return values
