@@ -109,7 +109,8 @@ def _staircase(values, starts) -> Schedule:
   starts = np.asarray(starts, np.int32)
 
   def schedule(step: ArrayLike) -> jax.Array:
-    stair = jnp.searchsorted(starts, jnp.asarray(step), side='right')
+    step = jnp.asarray(step)
+    stair = jnp.searchsorted(starts.astype(step.dtype), step, side='right')
     return jnp.asarray(values)[stair]
 
   return schedule

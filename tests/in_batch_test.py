@@ -514,10 +514,10 @@ class InBatchLossTest(testing.LossTest):
 
   def test_is_the_cross_entropy_of_clip(self):
     anchors, positives = testing.views(6, 4)
-    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)
-    wide = (x.astype(np.float64) for x in (anchors, positives))
-    anchor_units, positive_units = map(unit, wide)
-    logits = np.float32(anchor_units @ positive_units.T / 0.07)
+    units = []
+    for rows in (np.float64(anchors), np.float64(positives)):
+      units.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    logits = np.float32(units[0] @ units[1].T / 0.07)
     expected = optax.softmax_cross_entropy_with_integer_labels(
         logits, np.arange(6)
     )

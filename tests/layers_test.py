@@ -84,7 +84,7 @@ class LayersTest(parameterized.TestCase):
     script = (
         'import sys, hcl_jax\n'
         f'loaded = [m for m in {_HEAVY!r} if m in sys.modules]\n'
-        'sys.exit(", ".join(loaded))\n'
+        'sys.exit(", ".join(loaded) or 0)\n'
     )
     done = subprocess.run(
         [sys.executable, '-c', script], capture_output=True, text=True

@@ -234,7 +234,8 @@ def supcon(z1, z2, labels, *, temperature):
         if j != i
     }
     total = math.log(sum(math.exp(s) for s in logits.values()))
-    same = [s for j, s in logits.items() if labels[j % batch] == labels[i % batch]]
+    own = labels[i % batch]
+    same = [s for j, s in logits.items() if labels[j % batch] == own]
     losses.append(sum(total - s for s in same) / len(same))
   return [(losses[i] + losses[i + batch]) / 2 for i in range(batch)]
 

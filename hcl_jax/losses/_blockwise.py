@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import jax
 from jax import lax
+from jax.lax import stop_gradient
 import jax.numpy as jnp
 import numpy as np
 
@@ -99,7 +100,7 @@ def gram_negatives(
   peak, log_mean, count, positive = (
       x.reshape(batch, 2).T.reshape(2 * batch) for x in outputs
   )
-  peak, count = lax.stop_gradient((peak, count))
+  peak, count = stop_gradient((peak, count))
   return positive, _nce.Negatives(peak, log_mean, jnp.log(count))
 
 
@@ -148,7 +149,7 @@ def column_negatives(
       rows, columns, own, row_ids, column_ids, where, scale, beta
   )
   peak, log_mean, count = _columns(*inputs, walk)
-  peak, count = lax.stop_gradient((peak, count))
+  peak, count = stop_gradient((peak, count))
   return _nce.Negatives(peak, log_mean, jnp.log(count))
 
 

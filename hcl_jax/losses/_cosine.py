@@ -3,6 +3,7 @@
 
 import jax
 from jax import lax
+from jax.lax import stop_gradient
 import jax.numpy as jnp
 
 
@@ -24,7 +25,7 @@ def normalize(embeddings: jax.Array) -> jax.Array:
   """
   embeddings = upcast(embeddings)
   largest = jnp.max(jnp.abs(embeddings), axis=-1, keepdims=True)
-  largest = lax.stop_gradient(jnp.where(largest == 0, 1, largest))
+  largest = stop_gradient(jnp.where(largest == 0, 1, largest))
   scaled = embeddings / largest
   squares = jnp.sum(scaled**2, axis=-1, keepdims=True)
   return scaled * lax.rsqrt(jnp.where(squares == 0, 1, squares))

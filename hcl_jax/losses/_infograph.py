@@ -2,6 +2,7 @@
 """InfoGraph's node-graph objective, plain and with hard negatives."""
 
 import jax
+from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
@@ -114,10 +115,10 @@ def infograph_loss(
 def _paper(scores, own, counted, beta, tau_plus):
   others = counted & ~own
   beta = _tilting.clipped_beta(beta, scores, _CLIP, others)
-  hard = _row_counts(others) * _tilted_mean(
-      jax.nn.softplus(scores), beta * scores, others
+  hard = _row_counts(others, scores.dtype) * jnp.sum(
+      _softmax(beta * scores, others) * jax.nn.softplus(scores), axis=-1
   )
-  negative = jnp.sum(hard) / _at_least_one(jnp.sum(others))
+  negative = jnp.sum(hard) / _at_least_one(others, scores.dtype)
   positive = _mean(jax.nn.softplus(scores), own)
   debiased = (negative - tau_plus * positive) / (1 - tau_plus)
   return debiased + _mean(jax.nn.softplus(-scores), own) - 2 * _LOG2
@@ -131,12 +132,13 @@ def _released(scores, own, counted, beta, tau_plus):
   easy = (jax.nn.softplus(q) - _LOG2) / (1 - tau_plus)
   # The sign is the released one: the more similar, the smaller the weight.
   tilts = -_tilting.clipped_beta(beta, q, _CLIP, counted) * q
-  weights = _row_counts(counted)[:, None] * _softmax(tilts, counted)
+  num_graphs = _row_counts(counted, scores.dtype)[:, None]
+  weights = num_graphs * _softmax(tilts, counted)
   hard = weights * jax.nn.softplus(q) / (1 - tau_plus) - _LOG2
   # Its beta = 0 branch differs from the limit of the other by a constant.
   e_neg = jnp.where(beta == 0, easy, hard)
-  num_nodes = _at_least_one(jnp.sum(jnp.any(counted, axis=1)))
-  num_negatives = _at_least_one(jnp.sum(counted & ~own))
+  num_nodes = _at_least_one(jnp.any(counted, axis=1), scores.dtype)
+  num_negatives = _at_least_one(counted & ~own, scores.dtype)
   return (
       jnp.sum(jnp.where(counted, e_neg, 0)) / num_negatives
       - jnp.sum(jnp.where(counted, e_pos, 0)) / num_nodes
@@ -147,26 +149,25 @@ def _softmax(logits, where):
   """softmax over the last axis; 0 in a row that keeps nothing."""
   logits = jnp.where(where, logits, -jnp.inf)
   peak = jnp.max(logits, axis=-1, keepdims=True)
-  peak = jax.lax.stop_gradient(jnp.where(jnp.isneginf(peak), 0, peak))
+  peak = stop_gradient(jnp.where(jnp.isneginf(peak), 0, peak))
   tilts = jnp.where(where, jnp.exp(jnp.where(where, logits - peak, 0)), 0)
   total = jnp.sum(tilts, axis=-1, keepdims=True)
   return tilts / jnp.where(total == 0, 1, total)
 
 
-def _tilted_mean(values, tilts, where):
-  return jnp.sum(_softmax(tilts, where) * values, axis=-1)
-
-
 def _mean(values, where):
-  return jnp.sum(jnp.where(where, values, 0)) / _at_least_one(jnp.sum(where))
+  return jnp.sum(jnp.where(where, values, 0)) / _at_least_one(
+      where, values.dtype
+  )
 
 
-def _row_counts(where):
-  return jnp.sum(where, axis=-1, dtype=jnp.float32)
+def _row_counts(where, dtype):
+  return jnp.sum(where, axis=-1, dtype=dtype)
 
 
-def _at_least_one(count):
-  return jnp.maximum(count, 1).astype(jnp.float32)
+def _at_least_one(where, dtype):
+  """The number of entries kept, or 1 so that nothing is divided by 0."""
+  return jnp.maximum(jnp.sum(where, dtype=dtype), 1)
 
 
 def _read_mask(name, mask, rows):

@@ -5,6 +5,7 @@ import functools
 
 import jax
 from jax import lax
+from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -73,7 +74,7 @@ def _supcon_loss(z1, z2, labels, scale, *, axis_name):
   )
   positives = others & (row_labels[:, None] == column_labels[None, :])
   # Relative to the row's peak before scaling, as in _tilting.
-  peak = lax.stop_gradient(
+  peak = stop_gradient(
       jnp.max(jnp.where(others, cosines, -jnp.inf), axis=1, keepdims=True)
   )
   logits = scale * (cosines - peak)

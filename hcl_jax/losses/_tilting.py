@@ -11,14 +11,16 @@ the log of the mean of e^s under the sample tilted by e^{beta s}. All of it is
 computed from differences to the row's peak, taken before scaling, so that the
 error is relative to those differences and not to 1/temperature. A is carried
 as the pair (peak, log_mean) with A = scale * peak + log_mean; the peak is a
-constant, and the derivative belongs to log_mean.
+constant, and the derivative belongs to log_mean. (``stop_gradient`` is imported
+by name because chex.assert_numerical_grads replaces ``jax.lax.stop_gradient``,
+and what is traced meanwhile would stay in JAX's caches.)
 """
 
 import functools
 from typing import NamedTuple
 
 import jax
-from jax import lax
+from jax.lax import stop_gradient
 import jax.numpy as jnp
 
 
@@ -47,7 +49,7 @@ def fold(
   if keep is None:
     keep = jnp.ones_like(scores, dtype=bool)
   scores = jnp.where(keep, scores, lowest)
-  peak = lax.stop_gradient(jnp.max(scores, axis=axis))
+  peak = stop_gradient(jnp.max(scores, axis=axis))
   below = scores - jnp.expand_dims(peak, axis)
   d = scale * jnp.where(keep, below, 0)
   count = jnp.sum(keep, axis=axis, dtype=scores.dtype)
@@ -104,14 +106,14 @@ def tilted_log_mean(
   may hold anything, NaN included.
   """
   if where is None:
-    peak = lax.stop_gradient(jnp.max(scores, axis=-1))
+    peak = stop_gradient(jnp.max(scores, axis=-1))
     below = scores - peak[..., None]
   else:
     where = jnp.broadcast_to(where, scores.shape)
     scores = jnp.where(where, scores, 0)
     lowest = jnp.finfo(scores.dtype).min
     peak = jnp.max(jnp.where(where, scores, lowest), axis=-1)
-    peak = lax.stop_gradient(jnp.where(jnp.any(where, axis=-1), peak, 0))
+    peak = stop_gradient(jnp.where(jnp.any(where, axis=-1), peak, 0))
     below = jnp.where(where, scores - peak[..., None], 0)
   return peak, _log_mean_below(
       below, scale, beta, where, stop_gradient_weights
@@ -136,7 +138,7 @@ def _log_mean_below_jvp(stop_gradient_weights, primals, tangents):
   total = jnp.sum(low, axis=-1, keepdims=True)
   weights = low / jnp.where(total == 0, 1, total)
   if stop_gradient_weights:
-    weights = lax.stop_gradient(weights)
+    weights = stop_gradient(weights)
   slope, gain = tilt_slopes(
       weights, d - log_mean_[..., None], beta, stop_gradient_weights
   )
