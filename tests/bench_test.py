@@ -18,17 +18,18 @@ _OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
 # A contestant that fits no device, beside one that does.
 _TOO_LARGE = """
 from absl import app
-from hcl_jax import _bench_peers
-from hcl_jax import bench
+from hcl_jax.bench import __main__
+from hcl_jax.bench import contest
+from hcl_jax.bench import loss
 
 def fail(*_):
   raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.')
 
-bench.own_contestants = lambda: [
-    _bench_peers.Contestant('too large', fail, lambda z1, z2: (z1, z2)),
-    bench.three_matmuls('three matmuls'),
+loss.own_contestants = lambda: [
+    contest.Contestant('too large', fail, lambda z1, z2: (z1, z2)),
+    loss.three_matmuls('three matmuls'),
 ]
-app.run(bench.main)
+app.run(__main__.main)
 """
 
 
@@ -59,6 +60,7 @@ class BenchLossTest(parameterized.TestCase):
         '--batch_sizes=8',
         '--memory_only_sizes=16',
         '--rounds=2',
+        '--peers=optax',
         f'--json={self.json}',
     )
     self.assertEqual(done.returncode, 0, done.stderr)

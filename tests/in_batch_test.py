@@ -229,11 +229,15 @@ class SimclrLossTest(testing.LossTest):
           grads, tuple(np.array(g) for g in expected_grads), 1e-5
       )
 
-  @parameterized.product(block_size=(None, 4), temperature=(0.5, 0.01))
-  def test_one_class_has_loss_zero(self, block_size, temperature):
+  @parameterized.product(
+      block_size=(None, 4),
+      sharpness=((0.5, 1.0), (1 / 30, 0.0), (0.5, 14.0), (0.01, 1.0)),
+  )
+  def test_one_class_has_loss_zero(self, block_size, sharpness):
+    temperature, beta = sharpness
     values, grads = _mean_and_grads(
         losses.simclr_loss, *testing.views(6, 3), labels=np.zeros(6, int),
-        block_size=block_size, temperature=temperature,
+        block_size=block_size, temperature=temperature, beta=beta,
     )  # fmt: skip
     np.testing.assert_array_equal(values, 0)
     for grad in grads:

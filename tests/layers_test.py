@@ -24,9 +24,8 @@ _LAYERS = {
     'tasks': 2,
     'training': 3,
     'train': 4, 'evaluate': 4, 'analyze': 4, 'sweep': 4, 'bench': 4,
-    '_bench_peers': 4,
 }  # fmt: skip
-_SIBLINGS = {('bench', '_bench_peers'), ('schedules', 'losses')}
+_SIBLINGS = {('schedules', 'losses')}
 _HEAVY = (
     'flax', 'optax', 'orbax', 'tensorflow', 'tensorflow_datasets', 'grain',
     'sklearn', 'matplotlib', 'chex', 'absl', 'ml_collections', 'torch',

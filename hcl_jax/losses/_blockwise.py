@@ -10,10 +10,6 @@ walks over the tiles serve every loss:
   rows and its columns.
 * :func:`column_negatives`: rows against other columns, which with an
   ``axis_name`` travel round the ring of devices.
-
-A tile is folded about its running row peaks, or, where 1 + beta is small
-enough for the temperature that no tilt of a cosine can underflow, about the
-constant 1: then one pair of exponentials serves rows and columns alike.
 """
 
 from collections.abc import Callable
@@ -27,24 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax.losses import _cosine
+from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _tiles
 from hcl_jax.losses import _tilting
-
-# About the constant 1 an exponent (1 + beta) (c - 1) / t is at least minus
-# this, far above underflow and with a rounding error of a few 1e-6.
-_MAX_EXPONENT = 60.0
-# (1 + beta) q e^{s-A} and beta q are subtracted there, which costs beta ulps.
-_MAX_BETA = 16.0
-_BELOW_COSINES = -2.0
-
-
-class _Side(NamedTuple):
-  """Per row of a tile: the pull on its log_mean, and what log_mean is of."""
-
-  pull: jax.Array
-  peak: jax.Array
-  low: jax.Array
-  log_mean: jax.Array
 
 
 def choose_block(
@@ -92,11 +74,11 @@ def gram_negatives(
   labels = jnp.arange(batch, dtype=jnp.int32) if labels is None else labels
   ids = jnp.repeat(labels, 2, total_repeat_length=2 * batch)
   walk = _Walk(
-      block=2 * _even_block(batch, max(block // 2, 1)),
+      block=2 * _tiles.even_block(batch, max(block // 2, 1)),
       masked=masked,
       frozen=stop_gradient_weights,
   )
-  outputs = _gram(*_same_varying(z, ids, scale, beta), walk)
+  outputs = _gram(*_devices.same_varying(z, ids, scale, beta), walk)
   peak, log_mean, count, positive = (
       x.reshape(batch, 2).T.reshape(2 * batch) for x in outputs
   )
@@ -145,102 +127,12 @@ def column_negatives(
       frozen=stop_gradient_weights,
       axis_name=axis_name,
   )
-  inputs = _same_varying(
+  inputs = _devices.same_varying(
       rows, columns, own, row_ids, column_ids, where, scale, beta
   )
   peak, log_mean, count = _columns(*inputs, walk)
   peak, count = stop_gradient((peak, count))
   return _nce.Negatives(peak, log_mean, jnp.log(count))
-
-
-# --- One tile of cosines ----------------------------------------------------
-
-
-def _is_bounded(scale, beta):
-  return (beta <= _MAX_BETA) & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
-
-
-def _fold_tile(c, keep, scale, beta, axes=(1,)):
-  """Folds the tile along each axis; 1 gives its rows, 0 its columns."""
-
-  def about_one(c, keep):
-    d = scale * (c - 1)
-    low = _kept(jnp.exp(beta * d), keep)
-    high = low * jnp.exp(d)
-    folds = []
-    for axis in axes:
-      lows, highs = jnp.sum(low, axis=axis), jnp.sum(high, axis=axis)
-      count = jnp.sum(_kept(jnp.ones_like(c), keep), axis=axis)
-      peak = jnp.ones_like(lows)
-      folds.append(_tilting.Fold(peak, count, lows, highs - lows, highs))
-    return _varying_as(tuple(folds), c)
-
-  def about_peak(c, keep):
-    folds = tuple(
-        _tilting.fold(c, scale, beta, keep, axis=axis, lowest=_BELOW_COSINES)
-        for axis in axes
-    )
-    return _varying_as(folds, c)
-
-  return lax.cond(_is_bounded(scale, beta), about_one, about_peak, c, keep)
-
-
-def _pull_tile(c, keep, scale, beta, sides, frozen):
-  """Transposes the derivative of a tile's folds.
-
-  Args:
-    c: cosines.
-    keep: mask or None.
-    scale: 1 / temperature.
-    beta: concentration.
-    sides: ``((axis, _Side), ...)``, for the rows axis 1, for the columns 0.
-    frozen: whether the weights are constants.
-
-  Returns:
-    The cotangent of c, and the tile's part of those of scale (with log_mean
-    taken about 1) and beta.
-  """
-
-  def about_one(c, keep):
-    d = scale * (c - 1)
-    low, one = _kept(jnp.exp(beta * d), keep), jnp.exp(d)
-    q = q_e = 0  # pull * q / low and pull * q e^{s-A} / (low one)
-    for axis, side in sides:
-      rise = scale * (1 - side.peak)
-      weight = side.pull * jnp.exp(beta * rise) / side.low
-      q = q + jnp.expand_dims(weight, axis)
-      q_e = q_e + jnp.expand_dims(
-          weight * jnp.exp(rise - side.log_mean), axis
-      )
-    gain = low * (one * q_e - q)
-    if frozen:
-      pull = low * (one * q_e)
-    else:
-      pull = low * (one * ((1 + beta) * q_e) - beta * q)
-    return scale * pull, jnp.sum(pull * (c - 1)), jnp.sum(gain * d)
-
-  def about_peak(c, keep):
-    pull, to_beta = jnp.zeros_like(c), jnp.zeros_like(scale)
-    for axis, side in sides:
-      side = _Side(*(jnp.expand_dims(x, axis) for x in side))
-      # A masked cosine may lie far above the peak: 0 * inf is NaN.
-      d = _kept(scale * (c - side.peak), keep)
-      weights = _kept(jnp.exp(beta * d), keep) / side.low
-      slope, gain = _tilting.tilt_slopes(
-          weights, d - side.log_mean, beta, frozen
-      )
-      pull = pull + side.pull * slope
-      to_beta = to_beta + jnp.sum(side.pull * gain * d)
-    return scale * pull, jnp.sum(pull * (c - 1)), to_beta
-
-  pull, to_scale, to_beta = lax.cond(
-      _is_bounded(scale, beta), about_one, about_peak, c, keep
-  )
-  return pull, to_scale, jnp.zeros_like(to_beta) if frozen else to_beta
-
-
-def _kept(values, keep):
-  return values if keep is None else jnp.where(keep, values, 0)
 
 
 # --- Walks over the tiles ---------------------------------------------------
@@ -255,49 +147,6 @@ class _Walk(NamedTuple):
   axis_name: str | None = None
 
 
-def _even_block(n: int, block: int) -> int:
-  """The least block that covers n in as many steps as ``block`` does."""
-  steps = -(-n // block)
-  return -(-n // steps)
-
-
-def _blocks(x: jax.Array, block: int, fill=0) -> jax.Array:
-  """``[n, ...] -> [k, block, ...]``, padded with ``fill``."""
-  k = -(-x.shape[0] // block)
-  padding = [(0, k * block - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
-  x = jnp.pad(x, padding, constant_values=fill)
-  return x.reshape(k, block, *x.shape[1:])
-
-
-def _unblock(x: jax.Array, n: int) -> jax.Array:
-  return x.reshape(-1, *x.shape[2:])[:n]
-
-
-def _side(pull, peak, low, log_mean, block):
-  """Blocks of row statistics; a padded row pulls at nothing."""
-  low = jnp.where(low == 0, 1, low)
-  return _Side(
-      _blocks(pull, block),
-      _blocks(peak, block),
-      _blocks(low, block, fill=1),
-      _blocks(log_mean, block),
-  )
-
-
-def _at(tree, i):
-  return jax.tree.map(lambda x: x[i], tree)
-
-
-def _set(tree, i, values):
-  return jax.tree.map(lambda x, v: x.at[i].set(v), tree, values)
-
-
-def _nothing(shape, like) -> _tilting.Fold:
-  zeros = jnp.zeros(shape, like.dtype)
-  empty = _tilting.Fold(zeros + _BELOW_COSINES, zeros, zeros, zeros, zeros)
-  return _varying_as(empty, like)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _gram(z, ids, scale, beta, walk):
   return _gram_fwd(z, ids, scale, beta, walk)[0]
@@ -306,7 +155,7 @@ def _gram(z, ids, scale, beta, walk):
 def _gram_tiles(z, ids, walk):
   """Blocks, pairs of different blocks, and the masks of a tile."""
   n, block = z.shape[0], walk.block
-  blocks, id_blocks = _blocks(z, block), _blocks(ids, block)
+  blocks, id_blocks = _tiles.blocks(z, block), _tiles.blocks(ids, block)
   k = blocks.shape[0]
   row = np.arange(block)
   pair = row[:, None] == (row ^ 1)[None, :]
@@ -331,22 +180,22 @@ def _gram_fwd(z, ids, scale, beta, walk):
 
   def diagonal(_, i):
     c = _cosine.inner_products(blocks[i], blocks[i])
-    (fold,) = _fold_tile(c, keep(i, i), scale, beta)
+    (fold,) = _tiles.fold_tile(c, keep(i, i), scale, beta)
     return None, (fold, jnp.sum(jnp.where(pair, c, 0), axis=1))
 
   def off(folds, ij):
     i, j = ij
     c = _cosine.inner_products(blocks[i], blocks[j])
-    row, column = _fold_tile(c, off_keep(i, j), scale, beta, axes=(1, 0))
-    folds = _set(folds, i, _tilting.merge(_at(folds, i), row, scale, beta))
-    folds = _set(folds, j, _tilting.merge(_at(folds, j), column, scale, beta))
+    row, column = _tiles.fold_tile(c, off_keep(i, j), scale, beta, axes=(1, 0))
+    folds = _tiles.merge_at(folds, i, row, scale, beta)
+    folds = _tiles.merge_at(folds, j, column, scale, beta)
     return folds, None
 
   _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
   folds, _ = lax.scan(off, folds, pairs)
-  folds = _tilting.Fold(*(_unblock(x, n) for x in folds))
+  folds = _tilting.Fold(*(_tiles.unblock(x, n) for x in folds))
   log_mean = _tilting.log_mean(*folds[2:])
-  outputs = folds.peak, log_mean, folds.count, _unblock(positive, n)
+  outputs = folds.peak, log_mean, folds.count, _tiles.unblock(positive, n)
   return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
 
 
@@ -356,12 +205,12 @@ def _gram_bwd(walk, residuals, cotangents):
   n = z.shape[0]
   blocks, pairs, pair, keep, off_keep = _gram_tiles(z, ids, walk)
   transposed = jnp.swapaxes(blocks, 1, 2)
-  sides = _side(pull, peak, low, log_mean, walk.block)
-  positive = _blocks(pull_positive, walk.block)
+  sides = _tiles.Side.of(pull, peak, low, log_mean).in_blocks(walk.block)
+  positive = _tiles.blocks(pull_positive, walk.block)
 
   def diagonal(sums, i):
-    zi, side = blocks[i], _at(sides, i)
-    pull, *knobs = _pull_tile(
+    zi, side = blocks[i], _tiles.at(sides, i)
+    pull, *knobs = _tiles.pull_tile(
         _cosine.inner_products(zi, zi),
         keep(i, i),
         scale,
@@ -378,12 +227,12 @@ def _gram_bwd(walk, residuals, cotangents):
   def off(carry, ij):
     sums, rows, columns = carry
     i, j = ij
-    pull, *knobs = _pull_tile(
+    pull, *knobs = _tiles.pull_tile(
         _cosine.inner_products(blocks[i], blocks[j]),
         off_keep(i, j),
         scale,
         beta,
-        ((1, _at(sides, i)), (0, _at(sides, j))),
+        ((1, _tiles.at(sides, i)), (0, _tiles.at(sides, j))),
         walk.frozen,
     )
     sums = [s + x for s, x in zip(sums, knobs, strict=True)]
@@ -392,11 +241,11 @@ def _gram_bwd(walk, residuals, cotangents):
     columns = columns.at[j].add(_cosine.product(transposed[i], pull))
     return (sums, rows, columns), None
 
-  sums = [_varying_as(jnp.zeros_like(x), z) for x in (scale, beta)]
+  sums = [_devices.varying_as(jnp.zeros_like(x), z) for x in (scale, beta)]
   sums, rows = lax.scan(diagonal, sums, jnp.arange(blocks.shape[0]))
-  columns = _varying_as(jnp.zeros_like(transposed), z)
+  columns = _devices.varying_as(jnp.zeros_like(transposed), z)
   (sums, rows, columns), _ = lax.scan(off, (sums, rows, columns), pairs)
-  to_z = _unblock(rows + jnp.swapaxes(columns, 1, 2), n)
+  to_z = _tiles.unblock(rows + jnp.swapaxes(columns, 1, 2), n)
   to_scale = sums[0] + jnp.sum(pull * (1 - peak))
   return to_z, None, to_scale, sums[1]
 
@@ -422,19 +271,20 @@ class _ColumnTiles(NamedTuple):
 
 def _column_tiles(rows, columns, row_ids, column_ids, where, walk):
   n, block = columns.shape[0], walk.block
-  row_block, block = (_even_block(x, block) for x in (rows.shape[0], n))
-  row_blocks, column_blocks = _blocks(rows, row_block), _blocks(columns, block)
+  row_block, block = (_tiles.even_block(x, block) for x in (rows.shape[0], n))
+  row_blocks = _tiles.blocks(rows, row_block)
+  column_blocks = _tiles.blocks(columns, block)
   k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
   grid = np.indices((k_rows, k_columns), dtype=np.int32)
   index = jnp.arange(k_columns * block).reshape(k_columns, block)
   if walk.masked:
     with_id = column_ids.shape[0]
-    row_ids = _blocks(row_ids, row_block)
+    row_ids = _tiles.blocks(row_ids, row_block)
     padding = (0, k_columns * block - with_id)
     column_ids = jnp.pad(column_ids, padding).reshape(k_columns, block)
   if where is not None:
     where = jnp.pad(where, ((0, 0), (0, k_columns * block - n)))
-    where = _blocks(where, row_block if where.shape[0] > 1 else 1)
+    where = _tiles.blocks(where, row_block if where.shape[0] > 1 else 1)
     where = where.reshape(*where.shape[:2], k_columns, block)
 
   def keep(i, j, visiting_ids):
@@ -471,8 +321,8 @@ def _columns_fwd(
     i, j = ij
     blocks, ids = visiting
     c = _cosine.inner_products(tiles.rows[i], blocks[j])
-    (fold,) = _fold_tile(c, tiles.keep(i, j, ids), scale, beta)
-    folds = _set(folds, i, _tilting.merge(_at(folds, i), fold, scale, beta))
+    (fold,) = _tiles.fold_tile(c, tiles.keep(i, j, ids), scale, beta)
+    folds = _tiles.merge_at(folds, i, fold, scale, beta)
     return folds, None
 
   def hop(carry, _):
@@ -480,13 +330,13 @@ def _columns_fwd(
     folds, _ = lax.scan(
         functools.partial(tile, visiting), folds, tiles.pairs
     )
-    return (_pass_on(visiting, walk), folds), None
+    return (_devices.pass_on(visiting, walk.axis_name), folds), None
 
-  carry = tiles.visiting, _nothing(shape, rows)
-  (_, folds), _ = _hops(hop, carry, walk)
-  folds = _tilting.Fold(*(_unblock(x, rows.shape[0]) for x in folds))
+  carry = tiles.visiting, _tiles.nothing(shape, rows)
+  (_, folds), _ = _devices.hops(hop, carry, walk.axis_name)
+  folds = _tilting.Fold(*(_tiles.unblock(x, rows.shape[0]) for x in folds))
   if own is not None:
-    mine = _tilting.fold(own, scale, beta, None, lowest=_BELOW_COSINES)
+    mine = _tilting.fold(own, scale, beta, None)
     folds = _tilting.merge(folds, mine, scale, beta)
   log_mean = _tilting.log_mean(*folds[2:])
   residuals = rows, columns, own, row_ids, column_ids, where, scale, beta
@@ -504,18 +354,19 @@ def _columns_bwd(walk, residuals, cotangents):
   _, pull, _ = cotangents
   tiles = _column_tiles(rows, columns, row_ids, column_ids, where, walk)
   transposed = jnp.swapaxes(tiles.rows, 1, 2)
-  side = _side(pull, peak, low, log_mean, tiles.rows.shape[1])
+  side = _tiles.Side.of(pull, peak, low, log_mean)
+  side_blocks = side.in_blocks(tiles.rows.shape[1])
 
   def tile(visiting, carry, ij):
     sums, to_rows, to_columns = carry
     i, j = ij
     blocks, ids = visiting
-    t, *knobs = _pull_tile(
+    t, *knobs = _tiles.pull_tile(
         _cosine.inner_products(tiles.rows[i], blocks[j]),
         tiles.keep(i, j, ids),
         scale,
         beta,
-        ((1, _at(side, i)),),
+        ((1, _tiles.at(side_blocks, i)),),
         walk.frozen,
     )
     sums = [s + x for s, x in zip(sums, knobs, strict=True)]
@@ -530,22 +381,23 @@ def _columns_bwd(walk, residuals, cotangents):
         (sums, to_rows, to_columns),
         tiles.pairs,
     )
-    visiting, to_columns = _pass_on((visiting, to_columns), walk)
+    visiting, to_columns = _devices.pass_on(
+        (visiting, to_columns), walk.axis_name
+    )
     return (visiting, sums, to_rows, to_columns), None
 
   blocks, _ = tiles.visiting
   zeros = jnp.zeros_like(tiles.rows), jnp.zeros_like(jnp.swapaxes(blocks, 1, 2))
   sums = [jnp.zeros_like(x) for x in (scale, beta)]
-  carry = tiles.visiting, *_varying_as((sums, *zeros), rows)
-  (_, sums, to_rows, to_columns), _ = _hops(hop, carry, walk)
-  to_rows = _unblock(to_rows, rows.shape[0])
-  to_columns = _unblock(jnp.swapaxes(to_columns, 1, 2), columns.shape[0])
+  carry = tiles.visiting, *_devices.varying_as((sums, *zeros), rows)
+  (_, sums, to_rows, to_columns), _ = _devices.hops(hop, carry, walk.axis_name)
+  to_rows = _tiles.unblock(to_rows, rows.shape[0])
+  to_columns = _tiles.unblock(jnp.swapaxes(to_columns, 1, 2), columns.shape[0])
   to_scale, to_beta = sums
   to_own = None
   if own is not None:
-    flat = _Side(pull, peak, jnp.where(low == 0, 1, low), log_mean)
-    to_own, own_scale, own_beta = _pull_tile(
-        own, None, scale, beta, ((1, flat),), walk.frozen
+    to_own, own_scale, own_beta = _tiles.pull_tile(
+        own, None, scale, beta, ((1, side),), walk.frozen
     )
     to_scale, to_beta = to_scale + own_scale, to_beta + own_beta
   to_scale += jnp.sum(pull * (1 - peak))
@@ -553,47 +405,3 @@ def _columns_bwd(walk, residuals, cotangents):
 
 
 _columns.defvjp(_columns_fwd, _columns_bwd)
-
-
-# --- Devices ----------------------------------------------------------------
-
-
-def _hops(hop, carry, walk):
-  """Visits every device's columns, home ones first."""
-  if walk.axis_name is None:
-    carry, _ = hop(carry, None)
-    return carry, None
-  return lax.scan(hop, carry, length=lax.axis_size(walk.axis_name))
-
-
-def _pass_on(tree, walk):
-  """Hands the visiting arrays to the next device of the ring."""
-  if walk.axis_name is None:
-    return tree
-  size = lax.axis_size(walk.axis_name)
-  ring = [(i, (i + 1) % size) for i in range(size)]
-  return jax.tree.map(lambda x: lax.ppermute(x, walk.axis_name, ring), tree)
-
-
-def _same_varying(*arrays):
-  """Makes all vary over the mesh axes that any of them varies over.
-
-  Inside shard_map(check_vma=True) a replicated knob that meets sharded
-  embeddings must vary as they do, and its cotangent is then summed over the
-  devices. Adding a zero that varies says so.
-  """
-  zero = sum(_zero(x) for x in arrays if x is not None)
-  return [x if x is None else _add_zero(x, zero) for x in arrays]
-
-
-def _varying_as(tree, like):
-  return jax.tree.map(lambda x: _add_zero(x, _zero(like)), tree)
-
-
-def _zero(x):
-  return jnp.zeros_like(x, shape=(), dtype=jnp.float32)
-
-
-def _add_zero(x, zero):
-  zero = zero.astype(x.dtype)
-  return x | zero if x.dtype == jnp.bool_ else x + zero

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from hcl_jax.losses import _arguments
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _cosine
+from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
 
 # Compiled as one piece also when called outside jit, where JAX would otherwise
@@ -101,7 +102,7 @@ def simclr_loss(
       block_size=block_size,
   )
   batch = z1.shape[0]
-  _arguments.enough_pairs(batch * axis_size(axis_name))
+  _arguments.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
     labels = _arguments.labels('labels', labels, (batch,))
   return _simclr_loss(
@@ -219,7 +220,7 @@ def in_batch_loss(
   batch = anchors.shape[0]
   shared, own = _read_negatives(negatives, anchors)
   if shared is None and own is None:
-    _arguments.enough_pairs(batch * axis_size(axis_name))
+    _arguments.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
     labels = _arguments.labels('labels', labels, (batch,))
   return _in_batch_loss(
@@ -346,10 +347,6 @@ def row_ids(
   if axis_name is None:
     return ids
   return ids + batch * lax.axis_index(axis_name)
-
-
-def axis_size(axis_name: str | None) -> int:
-  return 1 if axis_name is None else lax.axis_size(axis_name)
 
 
 def _read_negatives(negatives, anchors):

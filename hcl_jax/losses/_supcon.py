@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from hcl_jax.losses import _arguments
 from hcl_jax.losses import _cosine
+from hcl_jax.losses import _devices
 
 
 def supcon_loss(
@@ -50,8 +51,7 @@ def supcon_loss(
   z1, z2 = _arguments.embeddings(z1=z1, z2=z2)
   _arguments.temperature(temperature)
   batch = z1.shape[0]
-  size = 1 if axis_name is None else lax.axis_size(axis_name)
-  _arguments.enough_pairs(batch * size)
+  _arguments.enough_pairs(batch * _devices.axis_size(axis_name))
   labels = _arguments.labels('labels', labels, (batch,))
   scale = 1 / jnp.asarray(temperature, _cosine.compute_dtype(z1.dtype))
   return _supcon_loss(z1, z2, labels, scale, axis_name=axis_name)

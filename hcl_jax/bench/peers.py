@@ -1,54 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a contestant of ``bench loss`` is, and those of other libraries.
+"""The losses of other libraries, as contestants.
 
-Each peer is imported only when asked for; none is a dependency.
+Each is imported only when asked for; none is a dependency.
 """
 
-from collections.abc import Callable
 import importlib.util
 import math
-import os
-from typing import Any
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hcl_jax.bench import contest
+
 TEMPERATURE, BETA, TAU_PLUS = 0.5, 1.0, 0.1
 
 
-class Contestant(NamedTuple):
-  """One row of the tables.
-
-  Attributes:
-    name: what to print.
-    function: what to time; its first output is the loss, if it is a scalar.
-    inputs: makes the arguments of ``function`` of two views ``[batch, dim]``.
-    need: about how many bytes it takes, of batch and dim; None if so few that
-      it is always run.
-    is_jax: whether ``function`` can be compiled, and its memory be known.
-  """
-
-  name: str
-  function: Callable[..., Any]
-  inputs: Callable[..., tuple[Any, ...]]
-  need: Callable[[int, int], float] | None = None
-  is_jax: bool = True
-
-
-def matrices(bytes_per_entry: int) -> Callable[[int, int], float]:
-  """The need of something that holds matrices of all rows by all rows."""
-  return lambda batch, dim: bytes_per_entry * (2 * batch) ** 2
-
-
-def usable_cores() -> int:
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
-
-
-def optax_ntxent() -> Contestant:
+def optax_ntxent() -> contest.Contestant:
   """The standard loss of optax, which broadcasts to ``[2B, 2B, dim]``."""
   import optax
 
@@ -65,10 +33,10 @@ def optax_ntxent() -> Contestant:
   def need(batch, dim):
     return 12 * (2 * batch) ** 2 * dim
 
-  return Contestant('optax ntxent', function, inputs, need)
+  return contest.Contestant('optax ntxent', function, inputs, need)
 
 
-def torch_hard() -> Contestant:
+def torch_hard() -> contest.Contestant:
   """The hard loss in torch, by the formula of the paper's released code."""
   import torch
 
@@ -90,7 +58,7 @@ def torch_hard() -> Contestant:
   return _torch_contestant('torch hard', loss)
 
 
-def lightly_ntxent() -> Contestant:
+def lightly_ntxent() -> contest.Contestant:
   """The standard loss of lightly."""
   from lightly import loss
 
@@ -103,7 +71,7 @@ def _torch_contestant(name, loss):
   """On the CPU, with as many threads as the process has cores."""
   import torch
 
-  torch.set_num_threads(usable_cores())
+  torch.set_num_threads(contest.usable_cores())
 
   def function(z1, z2):
     value = loss(z1, z2)
@@ -115,7 +83,9 @@ def _torch_contestant(name, loss):
     )
 
   # Measured for torch_hard: 26 to 36 bytes per entry.
-  return Contestant(name, function, inputs, matrices(40), is_jax=False)
+  return contest.Contestant(
+      name, function, inputs, contest.matrices(40), is_jax=False
+  )
 
 
 PEERS = {
@@ -125,7 +95,7 @@ PEERS = {
 }
 
 
-def find(names: list[str]) -> tuple[list[Contestant], list[str]]:
+def find(names: list[str]) -> tuple[list[contest.Contestant], list[str]]:
   """The contestants of the peers that import, and which do not."""
   found, missing = [], []
   for name in names:

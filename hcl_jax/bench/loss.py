@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the value and gradient of :func:`hcl_jax.simclr_loss`.
+
+  python -m hcl_jax.bench loss --batch_sizes=256,1024 --json=/tmp/loss.json
+
+Beside it run the bare matrix products of its size and the losses of optax,
+torch and lightly, where these are installed.
+"""
+
+import functools
+import os
+from typing import Any
+
+from absl import flags
+import jax
+import jax.numpy as jnp
+
+import hcl_jax
+from hcl_jax.bench import contest
+from hcl_jax.bench import output
+from hcl_jax.bench import peers
+
+_BATCH_SIZES = flags.DEFINE_list(
+    'batch_sizes', '256,1024,4096,16384', 'Pairs per batch, each >= 2.'
+)
+_MEMORY_ONLY_SIZES = flags.DEFINE_list(
+    'memory_only_sizes', '', 'Pairs per batch to compile for but not to run.'
+)
+_DIM = flags.DEFINE_integer('dim', 128, 'Width of the embeddings.')
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds per batch size.')
+_PEERS = flags.DEFINE_list(
+    'peers',
+    ','.join(peers.PEERS),
+    'Other libraries to run where installed; empty for none.',
+)
+_MAX_DENSE_GIB = flags.DEFINE_float(
+    'max_dense_gib',
+    4.0,
+    'What holds the whole similarity matrix is not run where it would need '
+    'more than this.',
+)
+_ONE_CORE = flags.DEFINE_bool(
+    'one_core', False, 'Pin the process to one core and report its CPU time.'
+)
+_JSON = flags.DEFINE_string('json', '', 'Where to write the results, if set.')
+
+_REFERENCES = ('three matmuls', 'torch hard', 'standard')
+_NOTES = """\
+B pairs are 2B rows. '/ x' is the median over rounds of a row's time over x's.
+The three matmuls, z z' and W z + W' z, are what a dense form must compute, and
+no lower bound: z z' is symmetric. beta is traced, so it costs no compilation.\
+"""
+
+
+def simclr(
+    name: str, *, beta: float, tau_plus: float, dense: bool = False
+) -> contest.Contestant:
+  """The library's loss, with the block size of its choice unless dense."""
+
+  def inputs(z1, z2):
+    return z1, z2, jnp.float32(beta), jnp.float32(tau_plus)
+
+  return contest.Contestant(
+      name,
+      _dense_grad if dense else _simclr_grad,
+      inputs,
+      contest.matrices(12) if dense else None,
+  )
+
+
+def _dense_grad(z1, z2, beta, tau_plus):
+  return _simclr_grad(z1, z2, beta, tau_plus, 2 * z1.shape[0])
+
+
+def _simclr_grad(z1, z2, beta, tau_plus, block_size=None):
+  def mean(z1, z2):
+    return hcl_jax.simclr_loss(
+        z1,
+        z2,
+        temperature=peers.TEMPERATURE,
+        beta=beta,
+        tau_plus=tau_plus,
+        block_size=block_size,
+    ).mean()
+
+  return jax.value_and_grad(mean, argnums=(0, 1))(z1, z2)
+
+
+def three_matmuls(name: str) -> contest.Contestant:
+  """The similarities, and both products with a given cotangent of them."""
+  product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+  def function(z, w):
+    return product(z, z.T), product(w, z) + product(w.T, z)
+
+  def inputs(z1, z2):
+    n = 2 * z1.shape[0]
+    return jnp.concatenate([z1, z2]), jnp.full((n, n), 1 / n, z1.dtype)
+
+  return contest.Contestant(
+      name, function, inputs, contest.matrices(12)
+  )
+
+
+def own_contestants() -> list[contest.Contestant]:
+  beta, tau_plus = peers.BETA, peers.TAU_PLUS
+  return [
+      simclr('hard', beta=beta, tau_plus=tau_plus),
+      simclr('hard beta=.7', beta=0.7, tau_plus=tau_plus),
+      simclr('standard', beta=0.0, tau_plus=0.0),
+      simclr('dense hard', beta=beta, tau_plus=tau_plus, dense=True),
+      three_matmuls('three matmuls'),
+  ]
+
+
+def time_table(rows: list[dict[str, Any]]) -> str:
+  """Milliseconds and ratios, a line for each contestant and batch size."""
+  names = [x for x in _REFERENCES if any(r['ratios'][x] for r in rows)]
+  header = ['contestant', 'B', 'ms', *(f'/ {x}' for x in names)]
+  return output.table(
+      [*header, 'compile s', 'loss'],
+      [
+          [
+              r['name'],
+              str(r['batch']),
+              output.number(r['ms'], 2) if r['status'] == 'ok' else r['status'],
+              *(output.number(r['ratios'][x], 3) for x in names),
+              output.number(r['compile_seconds'], 1),
+              output.number(r['loss'], 4),
+          ]
+          for r in rows
+      ],
+  )
+
+
+def memory_table(rows: list[dict[str, Any]]) -> str:
+  """MiB, a line for each contestant and a column for each batch size."""
+  by_name = {}
+  for r in rows:
+    used = None if r['temp_bytes'] is None else r['temp_bytes'] / 2**20
+    by_name.setdefault(r['name'], []).append(output.number(used, 1))
+  batches = dict.fromkeys(r['batch'] for r in rows)
+  return output.table(
+      ['contestant', *(f'B={batch}' for batch in batches)],
+      [[name, *cells] for name, cells in by_name.items()],
+  )
+
+
+def report(results: dict[str, Any]) -> str:
+  """The whole text: what ran where, both tables, how to read them."""
+  timed = [r for r in results['rows'] if r['status'] != 'not run']
+  knobs = ', '.join(f'{k} {v:g}' for k, v in results['knobs'].items())
+  device = ', '.join(
+      f'{name} {value / 2**30:.2f} GiB'
+      for name, value in results['device_memory'].items()
+  )
+  return '\n'.join([
+      f'Loss forward and backward, float32, dim {results["dim"]}, {knobs}.',
+      f'jax {results["jax"]}, backend {results["backend"]} '
+      f'({results["device_kind"]}), {results["cores"]} host core(s); torch '
+      'runs on the host.',
+      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      '',
+      time_table(timed),
+      '',
+      "Temporary memory in XLA's plan, beside inputs and outputs, in MiB:",
+      '',
+      memory_table(results['rows']),
+      *([f'Device: {device}'] if device else []),
+      '',
+      _NOTES,
+  ])
+
+
+def read_sizes(flag: flags.FlagHolder) -> list[int]:
+  for text in flag.value:
+    if not text.isdecimal() or int(text) < 2:
+      raise contest.UsageError(
+          f'--{flag.name} must be whole numbers >= 2, got {text!r}.'
+      )
+  return list(dict.fromkeys(map(int, flag.value)))
+
+
+def read_work() -> list[tuple[int, int]]:
+  """Checks all flags; returns each batch size with its number of rounds."""
+  timed, compiled = read_sizes(_BATCH_SIZES), read_sizes(_MEMORY_ONLY_SIZES)
+  if not timed and not compiled:
+    raise contest.UsageError(
+        '--batch_sizes and --memory_only_sizes are both empty.'
+    )
+  for flag, least in ((_DIM, 1), (_ROUNDS, 1), (_MAX_DENSE_GIB, 0)):
+    if not flag.value >= least:
+      raise contest.UsageError(
+          f'--{flag.name} must be >= {least}, got {flag.value}.'
+      )
+  for name in _PEERS.value:
+    if name not in peers.PEERS:
+      known = ', '.join(peers.PEERS)
+      raise contest.UsageError(f'--peers must be among {known}; got {name!r}.')
+  path = _JSON.value
+  directory = os.path.dirname(os.path.abspath(path))
+  if path and (os.path.isdir(path) or not os.access(directory, os.W_OK)):
+    raise contest.UsageError(f'--json cannot be written: {path!r}.')
+  work = [(batch, _ROUNDS.value) for batch in timed]
+  return work + [(batch, 0) for batch in compiled if batch not in timed]
+
+
+def command() -> None:
+  """Times the loss beside bare products and peers."""
+  work = read_work()
+  if _ONE_CORE.value:
+    contest.pin_to_one_core()
+  clock_name, clock = contest.choose_clock()
+  others, missing = peers.find(_PEERS.value)
+  if missing:
+    output.say(f'not installed: {", ".join(missing)}')
+  results = {
+      'command': 'loss',
+      'jax': jax.__version__,
+      'backend': jax.default_backend(),
+      'device_kind': jax.devices()[0].device_kind,
+      'cores': contest.usable_cores(),
+      'clock': clock_name,
+      'dim': _DIM.value,
+      'rounds': _ROUNDS.value,
+      'knobs': {
+          'temperature': peers.TEMPERATURE,
+          'beta': peers.BETA,
+          'tau_plus': peers.TAU_PLUS,
+      },
+      'rows': [],
+  }
+  for batch, rounds in work:
+    results['rows'] += contest.measure(
+        [*own_contestants(), *others],
+        batch,
+        dim=_DIM.value,
+        rounds=rounds,
+        limit=_MAX_DENSE_GIB.value * 2**30,
+        clock=clock,
+        references=_REFERENCES,
+    )
+    results['device_memory'] = contest.device_memory()
+    if _JSON.value:
+      output.write_json(_JSON.value, results)
+  print(report(results))

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mapped axis of devices asks of a loss: its size, a ring, varying."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+
+def axis_size(axis_name: str | None) -> int:
+  return 1 if axis_name is None else lax.axis_size(axis_name)
+
+
+def hops(hop, carry, axis_name):
+  """Visits every device's columns, home ones first."""
+  if axis_name is None:
+    carry, _ = hop(carry, None)
+    return carry, None
+  return lax.scan(hop, carry, length=lax.axis_size(axis_name))
+
+
+def pass_on(tree, axis_name):
+  """Hands the visiting arrays to the next device of the ring."""
+  if axis_name is None:
+    return tree
+  size = lax.axis_size(axis_name)
+  ring = [(i, (i + 1) % size) for i in range(size)]
+  return jax.tree.map(lambda x: lax.ppermute(x, axis_name, ring), tree)
+
+
+def same_varying(*arrays):
+  """Makes all vary over the mesh axes that any of them varies over.
+
+  Inside shard_map(check_vma=True) a replicated knob that meets sharded
+  embeddings must vary as they do, and its cotangent is then summed over the
+  devices. Adding a zero that varies says so.
+  """
+  zero = sum(_zero(x) for x in arrays if x is not None)
+  return [x if x is None else _add_zero(x, zero) for x in arrays]
+
+
+def varying_as(tree, like):
+  return jax.tree.map(lambda x: _add_zero(x, _zero(like)), tree)
+
+
+def _zero(x):
+  return jnp.zeros_like(x, shape=(), dtype=jnp.float32)
+
+
+def _add_zero(x, zero):
+  zero = zero.astype(x.dtype)
+  return x | zero if x.dtype == jnp.bool_ else x + zero

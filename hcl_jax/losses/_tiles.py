@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tile of cosines: its folds, the transpose of their derivative, blocks.
+
+A tile is folded about its running row peaks, or, where 1 + beta is small
+enough for the temperature that no tilt of a cosine can underflow, about the
+constant 1: then one pair of exponentials serves rows and columns alike.
+"""
+
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+from hcl_jax.losses import _devices
+from hcl_jax.losses import _tilting
+
+# About the constant 1 an exponent (1 + beta) (c - 1) / t is at least minus
+# this, far above underflow and with a rounding error of a few 1e-6.
+_MAX_EXPONENT = 60.0
+# (1 + beta) q e^{s-A} and beta q are subtracted there, which costs beta ulps.
+_MAX_BETA = 16.0
+_BELOW_COSINES = -2.0
+
+
+class Side(NamedTuple):
+  """Per row of a tile: the pull on its log_mean, and what log_mean is of."""
+
+  pull: jax.Array
+  peak: jax.Array
+  low: jax.Array
+  log_mean: jax.Array
+
+  @classmethod
+  def of(cls, pull, peak, low, log_mean):
+    """Rows without negatives, whose pull is 0, get harmless statistics."""
+    empty = low == 0
+    peak, low = (jnp.where(empty, 1, x) for x in (peak, low))
+    return cls(pull, peak, low, log_mean)
+
+  def in_blocks(self, block):
+    padding = Side(pull=0, peak=1, low=1, log_mean=0)
+    return Side(*(
+        blocks(x, block, fill)
+        for x, fill in zip(self, padding, strict=True)
+    ))
+
+
+def _is_bounded(scale, beta):
+  return (beta <= _MAX_BETA) & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
+
+
+def fold_tile(c, keep, scale, beta, axes=(1,)):
+  """Folds the tile along each axis; 1 gives its rows, 0 its columns."""
+
+  def about_one(c, keep):
+    d = scale * (c - 1)
+    low = _kept(jnp.exp(beta * d), keep)
+    high = low * jnp.exp(d)
+    folds = []
+    for axis in axes:
+      lows, highs = jnp.sum(low, axis=axis), jnp.sum(high, axis=axis)
+      count = jnp.sum(_kept(jnp.ones_like(c), keep), axis=axis)
+      peak = jnp.ones_like(lows)
+      folds.append(_tilting.Fold(peak, count, lows, highs - lows, highs))
+    return _devices.varying_as(tuple(folds), c)
+
+  def about_peak(c, keep):
+    folds = tuple(
+        _tilting.fold(c, scale, beta, keep, axis=axis, lowest=_BELOW_COSINES)
+        for axis in axes
+    )
+    return _devices.varying_as(folds, c)
+
+  return lax.cond(_is_bounded(scale, beta), about_one, about_peak, c, keep)
+
+
+def pull_tile(c, keep, scale, beta, sides, frozen):
+  """Transposes the derivative of a tile's folds.
+
+  Args:
+    c: cosines.
+    keep: mask or None.
+    scale: 1 / temperature.
+    beta: concentration.
+    sides: ``((axis, Side), ...)``, for the rows axis 1, for the columns 0.
+    frozen: whether the weights are constants.
+
+  Returns:
+    The cotangent of c, and the tile's part of those of scale (with log_mean
+    taken about 1) and beta.
+  """
+
+  def about_one(c, keep):
+    d = scale * (c - 1)
+    low, one = _kept(jnp.exp(beta * d), keep), jnp.exp(d)
+    q = q_e = 0  # pull * q / low and pull * q e^{s-A} / (low one)
+    for axis, side in sides:
+      rise = scale * (1 - side.peak)
+      weight = side.pull * jnp.exp(beta * rise) / side.low
+      q = q + jnp.expand_dims(weight, axis)
+      q_e = q_e + jnp.expand_dims(
+          weight * jnp.exp(rise - side.log_mean), axis
+      )
+    gain = low * (one * q_e - q)
+    if frozen:
+      pull = low * (one * q_e)
+    else:
+      pull = low * (one * ((1 + beta) * q_e) - beta * q)
+    return scale * pull, jnp.sum(pull * (c - 1)), jnp.sum(gain * d)
+
+  def about_peak(c, keep):
+    pull, to_beta = jnp.zeros_like(c), jnp.zeros_like(scale)
+    for axis, side in sides:
+      side = Side(*(jnp.expand_dims(x, axis) for x in side))
+      # A masked cosine may lie far above the peak: 0 * inf is NaN.
+      d = _kept(scale * (c - side.peak), keep)
+      weights = _kept(jnp.exp(beta * d), keep) / side.low
+      slope, gain = _tilting.tilt_slopes(
+          weights, d - side.log_mean, beta, frozen
+      )
+      pull = pull + side.pull * slope
+      to_beta = to_beta + jnp.sum(side.pull * gain * d)
+    return scale * pull, jnp.sum(pull * (c - 1)), to_beta
+
+  pull, to_scale, to_beta = lax.cond(
+      _is_bounded(scale, beta), about_one, about_peak, c, keep
+  )
+  return pull, to_scale, jnp.zeros_like(to_beta) if frozen else to_beta
+
+
+def _kept(values, keep):
+  return values if keep is None else jnp.where(keep, values, 0)
+
+
+def even_block(n: int, block: int) -> int:
+  """The least block that covers n in as many steps as ``block`` does."""
+  steps = -(-n // block)
+  return -(-n // steps)
+
+
+def blocks(x: jax.Array, block: int, fill=0) -> jax.Array:
+  """``[n, ...] -> [k, block, ...]``, padded with ``fill``."""
+  k = -(-x.shape[0] // block)
+  padding = [(0, k * block - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+  x = jnp.pad(x, padding, constant_values=fill)
+  return x.reshape(k, block, *x.shape[1:])
+
+
+def unblock(x: jax.Array, n: int) -> jax.Array:
+  return x.reshape(-1, *x.shape[2:])[:n]
+
+
+def at(tree, i):
+  """Block i of every array."""
+  return jax.tree.map(lambda x: x[i], tree)
+
+
+def merge_at(folds, i, fold, scale, beta):
+  """Merges a tile's fold into block i of the folds so far."""
+  merged = _tilting.merge(at(folds, i), fold, scale, beta)
+  return jax.tree.map(lambda x, v: x.at[i].set(v), folds, merged)
+
+
+def nothing(shape, like) -> _tilting.Fold:
+  """Folds of no cosines."""
+  zeros = jnp.zeros(shape, like.dtype)
+  empty = _tilting.Fold(zeros + _BELOW_COSINES, zeros, zeros, zeros, zeros)
+  return _devices.varying_as(empty, like)
