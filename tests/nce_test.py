@@ -26,6 +26,14 @@ def _oracle(pos, neg, **knobs):
   ]
 
 
+def _icosahedron():
+  golden = (1 + 5**0.5) / 2
+  signs = [(a, b * golden) for a in (1, -1) for b in (1, -1)]
+  return np.array(
+      [np.roll((0, a, b), k) for a, b in signs for k in range(3)]
+  )
+
+
 class HardNceLossTest(testing.LossTest):
 
   @chex.variants(
@@ -198,6 +206,48 @@ class HardNceLossTest(testing.LossTest):
         for beta in (0.0, 0.1, 0.5, 1.0, 3.0, 10.0, 100.0)
     ]
     self.assertTrue(np.all(np.diff(values, axis=0) >= -1e-6))
+
+  def test_many_negatives_split_into_alignment_and_uniformity(self):
+    """As N grows, loss - log N -> E|f - f+|^2 / 2t - 1/t + A."""
+    t, beta, copies = 0.5, 1.5, 4000
+    rows = testing.normal(3, 12, 4)
+    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    anchors, positives, negatives = rows[0], rows[1], rows[2]
+    pos = (anchors * positives).sum(axis=1) / np.float32(t)
+    neg = anchors @ negatives.T / np.float32(t)
+    tiled = np.tile(neg, (1, copies))
+    loss = losses.hard_nce_loss(pos, tiled, beta=beta, tau_plus=0.0)
+    alignment = ((anchors - positives) ** 2).sum(axis=1) / (2 * t) - 1 / t
+    uniformity = np.log([reference.tilted_mean(n, beta) for n in neg])
+    np.testing.assert_allclose(
+        loss - np.log(tiled.shape[1]), alignment + uniformity, atol=5e-3
+    )
+
+  @parameterized.named_parameters(
+      ('simplex', np.eye(5) - 1 / 5, -1 / 4),
+      ('octahedron', np.concatenate([np.eye(3), -np.eye(3)]), 0.0),
+      ('icosahedron', _icosahedron(), 1 / np.sqrt(5)),
+  )
+  def test_packings_reach_their_worst_case(self, vertices, cosine):
+    """Collapsed classes on a packing: Ng / N -> e^{max cos / t}."""
+    vertices = vertices / np.linalg.norm(vertices, axis=1, keepdims=True)
+    t, n = 0.5, len(vertices) - 1
+    cosines = np.float32(vertices @ vertices.T)
+    neg = cosines[~np.eye(n + 1, dtype=bool)].reshape(n + 1, n) / t
+    pos = np.full(n + 1, 1 / t, np.float32)
+    loss = losses.hard_nce_loss(pos, neg, beta=1e5, tau_plus=0.0)
+    expected = np.log1p(n * np.exp((cosine - 1) / t))
+    self.assert_close(loss, np.full(n + 1, expected), 1e-5)
+
+  def test_scaling_embeddings_is_scaling_the_temperature(self):
+    z = testing.normal(7, 3)
+    for c in (0.1, 30.0):
+      values = []
+      for factor in (1.0, c):
+        rows = np.float32(factor) * z
+        logits = rows @ rows.T / np.float32(0.7 * factor**2)
+        values.append(losses.hard_nce_loss(logits[0, 1], logits[0, 2:]))
+      self.assert_close(values[1], values[0], 1e-5)
 
   def test_prior_lowers_the_mass_where_positives_are_closer(self):
     pos, neg = testing.normal(50), testing.normal(50, 9, seed=1)

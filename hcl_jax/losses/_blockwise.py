@@ -180,20 +180,21 @@ def _gram_fwd(z, ids, scale, beta, walk):
 
   def diagonal(_, i):
     c = _cosine.inner_products(blocks[i], blocks[i])
-    (fold,) = _tiles.fold_tile(c, keep(i, i), scale, beta)
+    empty = _tiles.nothing(walk.block, z)
+    (fold,) = _tiles.fold_tile((empty,), c, keep(i, i), scale, beta)
     return None, (fold, jnp.sum(jnp.where(pair, c, 0), axis=1))
 
   def off(folds, ij):
     i, j = ij
     c = _cosine.inner_products(blocks[i], blocks[j])
-    row, column = _tiles.fold_tile(c, off_keep(i, j), scale, beta, axes=(1, 0))
-    folds = _tiles.merge_at(folds, i, row, scale, beta)
-    folds = _tiles.merge_at(folds, j, column, scale, beta)
-    return folds, None
+    row, column = _tiles.fold_tile(
+        (folds[i], folds[j]), c, off_keep(i, j), scale, beta, axes=(1, 0)
+    )
+    return folds.at[i].set(row).at[j].set(column), None
 
   _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
   folds, _ = lax.scan(off, folds, pairs)
-  folds = _tilting.Fold(*(_tiles.unblock(x, n) for x in folds))
+  folds = _tilting.Fold(*(_tiles.unblock(folds[:, k], n) for k in range(5)))
   log_mean = _tilting.log_mean(*folds[2:])
   outputs = folds.peak, log_mean, folds.count, _tiles.unblock(positive, n)
   return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
@@ -209,14 +210,15 @@ def _gram_bwd(walk, residuals, cotangents):
   positive = _tiles.blocks(pull_positive, walk.block)
 
   def diagonal(sums, i):
-    zi, side = blocks[i], _tiles.at(sides, i)
+    zi = blocks[i]
     pull, *knobs = _tiles.pull_tile(
+        (sides[i], sides[i]),
         _cosine.inner_products(zi, zi),
         keep(i, i),
         scale,
         beta,
-        ((1, side), (0, side)),
         walk.frozen,
+        axes=(1, 0),
     )
     p = positive[i]
     pull = jnp.where(pair, p[:, None] + p[None, :], pull)
@@ -228,12 +230,13 @@ def _gram_bwd(walk, residuals, cotangents):
     sums, rows, columns = carry
     i, j = ij
     pull, *knobs = _tiles.pull_tile(
+        (sides[i], sides[j]),
         _cosine.inner_products(blocks[i], blocks[j]),
         off_keep(i, j),
         scale,
         beta,
-        ((1, _tiles.at(sides, i)), (0, _tiles.at(sides, j))),
         walk.frozen,
+        axes=(1, 0),
     )
     sums = [s + x for s, x in zip(sums, knobs, strict=True)]
     rows = rows.at[i].add(_cosine.product(pull, blocks[j]))
@@ -321,9 +324,10 @@ def _columns_fwd(
     i, j = ij
     blocks, ids = visiting
     c = _cosine.inner_products(tiles.rows[i], blocks[j])
-    (fold,) = _tiles.fold_tile(c, tiles.keep(i, j, ids), scale, beta)
-    folds = _tiles.merge_at(folds, i, fold, scale, beta)
-    return folds, None
+    (fold,) = _tiles.fold_tile(
+        (folds[i],), c, tiles.keep(i, j, ids), scale, beta
+    )
+    return folds.at[i].set(fold), None
 
   def hop(carry, _):
     visiting, folds = carry
@@ -332,9 +336,12 @@ def _columns_fwd(
     )
     return (_devices.pass_on(visiting, walk.axis_name), folds), None
 
-  carry = tiles.visiting, _tiles.nothing(shape, rows)
+  empty = jnp.swapaxes(_tiles.nothing(shape, rows), 0, 1)
+  carry = tiles.visiting, empty
   (_, folds), _ = _devices.hops(hop, carry, walk.axis_name)
-  folds = _tilting.Fold(*(_tiles.unblock(x, rows.shape[0]) for x in folds))
+  folds = _tilting.Fold(
+      *(_tiles.unblock(folds[:, k], rows.shape[0]) for k in range(5))
+  )
   if own is not None:
     mine = _tilting.fold(own, scale, beta, None)
     folds = _tilting.merge(folds, mine, scale, beta)
@@ -362,11 +369,11 @@ def _columns_bwd(walk, residuals, cotangents):
     i, j = ij
     blocks, ids = visiting
     t, *knobs = _tiles.pull_tile(
+        (side_blocks[i],),
         _cosine.inner_products(tiles.rows[i], blocks[j]),
         tiles.keep(i, j, ids),
         scale,
         beta,
-        ((1, _tiles.at(side_blocks, i)),),
         walk.frozen,
     )
     sums = [s + x for s, x in zip(sums, knobs, strict=True)]
@@ -397,7 +404,7 @@ def _columns_bwd(walk, residuals, cotangents):
   to_own = None
   if own is not None:
     to_own, own_scale, own_beta = _tiles.pull_tile(
-        own, None, scale, beta, ((1, side),), walk.frozen
+        (side,), own, None, scale, beta, walk.frozen
     )
     to_scale, to_beta = to_scale + own_scale, to_beta + own_beta
   to_scale += jnp.sum(pull * (1 - peak))

@@ -39,63 +39,83 @@ class Side(NamedTuple):
     return cls(pull, peak, low, log_mean)
 
   def in_blocks(self, block):
+    """Stacked, ``[k, 4, block]``; a padded row pulls at nothing."""
     padding = Side(pull=0, peak=1, low=1, log_mean=0)
-    return Side(*(
-        blocks(x, block, fill)
-        for x, fill in zip(self, padding, strict=True)
-    ))
+    padded = [
+        blocks(x, block, fill) for x, fill in zip(self, padding, strict=True)
+    ]
+    return jnp.stack(padded, axis=1)
 
 
 def _is_bounded(scale, beta):
   return (beta <= _MAX_BETA) & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
 
 
-def fold_tile(c, keep, scale, beta, axes=(1,)):
-  """Folds the tile along each axis; 1 gives its rows, 0 its columns."""
-
-  def about_one(c, keep):
-    d = scale * (c - 1)
-    low = _kept(jnp.exp(beta * d), keep)
-    high = low * jnp.exp(d)
-    folds = []
-    for axis in axes:
-      lows, highs = jnp.sum(low, axis=axis), jnp.sum(high, axis=axis)
-      count = jnp.sum(_kept(jnp.ones_like(c), keep), axis=axis)
-      peak = jnp.ones_like(lows)
-      folds.append(_tilting.Fold(peak, count, lows, highs - lows, highs))
-    return _devices.varying_as(tuple(folds), c)
-
-  def about_peak(c, keep):
-    folds = tuple(
-        _tilting.fold(c, scale, beta, keep, axis=axis, lowest=_BELOW_COSINES)
-        for axis in axes
-    )
-    return _devices.varying_as(folds, c)
-
-  return lax.cond(_is_bounded(scale, beta), about_one, about_peak, c, keep)
-
-
-def pull_tile(c, keep, scale, beta, sides, frozen):
-  """Transposes the derivative of a tile's folds.
+def fold_tile(folds, c, keep, scale, beta, axes=(1,)):
+  """Adds a tile to folds.
 
   Args:
+    folds: for each axis the stacked sums so far of a :class:`_tilting.Fold`.
     c: cosines.
     keep: mask or None.
     scale: 1 / temperature.
     beta: concentration.
-    sides: ``((axis, Side), ...)``, for the rows axis 1, for the columns 0.
+    axes: along which to fold; 1 gives the tile's rows, 0 its columns.
+
+  Returns:
+    The folds with the tile, stacked.
+  """
+
+  def about_one(folds, c, keep):
+    d = scale * (c - 1)
+    low = _kept(jnp.exp(beta * d), keep)
+    high = low * jnp.exp(d)
+    count = _kept(jnp.ones_like(c), keep)
+    added = []
+    for fold, axis in zip(folds, axes, strict=True):
+      counts, lows, highs = (jnp.sum(x, axis=axis) for x in (count, low, high))
+      sums = fold[1:] + jnp.stack([counts, lows, highs - lows, highs])
+      # All tiles are folded about 1 then, so that is the peak so far.
+      added.append(jnp.concatenate([jnp.ones_like(fold[:1]), sums]))
+    return _devices.varying_as(tuple(added), c)
+
+  def about_peak(folds, c, keep):
+    added = []
+    for fold, axis in zip(folds, axes, strict=True):
+      new = _tilting.fold(
+          c, scale, beta, keep, axis=axis, lowest=_BELOW_COSINES
+      )
+      merged = _tilting.merge(_tilting.Fold(*fold), new, scale, beta)
+      added.append(jnp.stack(merged))
+    return _devices.varying_as(tuple(added), c)
+
+  bounded = _is_bounded(scale, beta)
+  return lax.cond(bounded, about_one, about_peak, tuple(folds), c, keep)
+
+
+def pull_tile(sides, c, keep, scale, beta, frozen, axes=(1,)):
+  """Transposes the derivative of a tile's folds.
+
+  Args:
+    sides: for each axis a :class:`Side`, or one stacked.
+    c: cosines.
+    keep: mask or None.
+    scale: 1 / temperature.
+    beta: concentration.
     frozen: whether the weights are constants.
+    axes: 1 for the side of the tile's rows, 0 for its columns'.
 
   Returns:
     The cotangent of c, and the tile's part of those of scale (with log_mean
     taken about 1) and beta.
   """
 
-  def about_one(c, keep):
+  def about_one(sides, c, keep):
     d = scale * (c - 1)
     low, one = _kept(jnp.exp(beta * d), keep), jnp.exp(d)
     q = q_e = 0  # pull * q / low and pull * q e^{s-A} / (low one)
-    for axis, side in sides:
+    for side, axis in zip(sides, axes, strict=True):
+      side = Side(*side)
       rise = scale * (1 - side.peak)
       weight = side.pull * jnp.exp(beta * rise) / side.low
       q = q + jnp.expand_dims(weight, axis)
@@ -109,9 +129,9 @@ def pull_tile(c, keep, scale, beta, sides, frozen):
       pull = low * (one * ((1 + beta) * q_e) - beta * q)
     return scale * pull, jnp.sum(pull * (c - 1)), jnp.sum(gain * d)
 
-  def about_peak(c, keep):
+  def about_peak(sides, c, keep):
     pull, to_beta = jnp.zeros_like(c), jnp.zeros_like(scale)
-    for axis, side in sides:
+    for side, axis in zip(sides, axes, strict=True):
       side = Side(*(jnp.expand_dims(x, axis) for x in side))
       # A masked cosine may lie far above the peak: 0 * inf is NaN.
       d = _kept(scale * (c - side.peak), keep)
@@ -123,8 +143,9 @@ def pull_tile(c, keep, scale, beta, sides, frozen):
       to_beta = to_beta + jnp.sum(side.pull * gain * d)
     return scale * pull, jnp.sum(pull * (c - 1)), to_beta
 
+  bounded = _is_bounded(scale, beta)
   pull, to_scale, to_beta = lax.cond(
-      _is_bounded(scale, beta), about_one, about_peak, c, keep
+      bounded, about_one, about_peak, tuple(sides), c, keep
   )
   return pull, to_scale, jnp.zeros_like(to_beta) if frozen else to_beta
 
@@ -151,19 +172,8 @@ def unblock(x: jax.Array, n: int) -> jax.Array:
   return x.reshape(-1, *x.shape[2:])[:n]
 
 
-def at(tree, i):
-  """Block i of every array."""
-  return jax.tree.map(lambda x: x[i], tree)
-
-
-def merge_at(folds, i, fold, scale, beta):
-  """Merges a tile's fold into block i of the folds so far."""
-  merged = _tilting.merge(at(folds, i), fold, scale, beta)
-  return jax.tree.map(lambda x, v: x.at[i].set(v), folds, merged)
-
-
-def nothing(shape, like) -> _tilting.Fold:
-  """Folds of no cosines."""
+def nothing(shape, like) -> jax.Array:
+  """Stacked folds of no cosines, ``[5, *shape]``."""
   zeros = jnp.zeros(shape, like.dtype)
   empty = _tilting.Fold(zeros + _BELOW_COSINES, zeros, zeros, zeros, zeros)
-  return _devices.varying_as(empty, like)
+  return _devices.varying_as(jnp.stack(empty), like)
