@@ -33,10 +33,8 @@ class Side(NamedTuple):
 
   @classmethod
   def of(cls, pull, peak, low, log_mean):
-    """Rows without negatives, whose pull is 0, get harmless statistics."""
-    empty = low == 0
-    peak, low = (jnp.where(empty, 1, x) for x in (peak, low))
-    return cls(pull, peak, low, log_mean)
+    """Guards rows without negatives, whose pull is 0, against 0 / 0."""
+    return cls(pull, peak, jnp.where(low == 0, 1, low), log_mean)
 
   def in_blocks(self, block):
     """Stacked, ``[k, 4, block]``; a padded row pulls at nothing."""
