@@ -146,7 +146,7 @@ class SimclrLossTest(testing.LossTest):
             )  # fmt: skip
             # float32 cosines are off by an ulp or two, so logits by that / t,
             # and the debiased difference magnifies it.
-            slack = 2e-7 / temperature / (1 - tau_plus)
+            slack = 4e-7 / temperature / (1 - tau_plus)
             np.testing.assert_allclose(
                 values, np.array(expected, float), rtol=1e-5, atol=slack
             )
@@ -157,7 +157,7 @@ class SimclrLossTest(testing.LossTest):
             )
             conditioning = (2 * pairs - 2) * tau_plus / (1 - tau_plus)
             self.assertLessEqual(
-                error, 1e-5 * (1 + sharpness * 1e-1 + conditioning)
+                error, 1e-5 * (1 + sharpness * 1e-1 + 4 * conditioning)
             )
 
   @parameterized.product(
