@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear classifier and one step, or one epoch, of its training."""
+
+import functools
+from typing import Any
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from hcl_jax.evaluation import _recipe
+from hcl_jax.losses import _cosine
+
+State = tuple[dict[str, jax.Array], optax.OptState]
+
+
+def init(
+    rule: _recipe.Rule, seed: int, num_features: int, num_classes: int
+) -> State:
+  """Weights and bias uniform in +-1/sqrt(F), and the optimiser's state."""
+  rng = np.random.default_rng((seed, 0))
+  bound = num_features**-0.5
+  draw = functools.partial(rng.uniform, -bound, bound)
+  params = {
+      'weights': jnp.asarray(draw((num_features, num_classes)), jnp.float32),
+      'bias': jnp.asarray(draw(num_classes), jnp.float32),
+  }
+  return params, _transform(rule).init(params)
+
+
+def scores(state: State, features: Any) -> np.ndarray:
+  """Logits ``[n, classes]``."""
+  return np.asarray(_logits(state[0], jnp.asarray(features)))
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def step(rule, state, features, labels, learning_rate):
+  """One update from one batch.
+
+  Args:
+    rule: the update.
+    state: parameters and optimiser state.
+    features: ``[b, F]``.
+    labels: ``[b]``; rows of label -1 are padding and count for nothing.
+    learning_rate: scalar.
+
+  Returns:
+    The new state and the sum of the batch's losses.
+  """
+  return _step(rule, state, features, labels, learning_rate)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def epoch(rule, state, features, labels, order, learning_rate):
+  """The updates of one epoch over features held on the device.
+
+  Args:
+    rule: the update.
+    state: parameters and optimiser state.
+    features: ``[n, F]``.
+    labels: ``[n]``.
+    order: rows of each batch, ``[steps, b]``; -1 is padding.
+    learning_rate: scalar.
+
+  Returns:
+    The new state and the sum of the losses, each taken before its update.
+  """
+
+  def body(state, rows):
+    batch_labels = jnp.where(rows < 0, -1, labels[rows])
+    return _step(rule, state, features[rows], batch_labels, learning_rate)
+
+  state, sums = lax.scan(body, state, order)
+  return state, jnp.sum(sums)
+
+
+def _step(rule, state, features, labels, learning_rate):
+  params, opt_state = state
+  grad_fn = jax.value_and_grad(_mean_loss, has_aux=True)
+  (_, total), grads = grad_fn(params, features, labels)
+  updates, opt_state = _transform(rule).update(grads, opt_state, params)
+  params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
+  return (params, opt_state), total
+
+
+def _mean_loss(params, features, labels):
+  """Cross entropy over the rows that are no padding: mean, sum."""
+  losses = optax.softmax_cross_entropy_with_integer_labels(
+      _logits(params, features), jnp.maximum(labels, 0)
+  )
+  total = jnp.sum(losses, where=labels >= 0)
+  return total / jnp.sum(labels >= 0), total
+
+
+def _logits(params, features):
+  products = _cosine.product(features, params['weights'])
+  return products + params['bias'][None, :]
+
+
+def _transform(rule: _recipe.Rule) -> optax.GradientTransformation:
+  """The decay is coupled: part of the gradient, for the bias too."""
+  direction = {
+      'adam': optax.scale_by_adam(),
+      'sgd': optax.trace(rule.momentum),
+  }[rule.optimizer]
+  return optax.chain(optax.add_decayed_weights(rule.weight_decay), direction)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The knobs of a linear readout: checked, and put into the form it runs on."""
+
+from collections.abc import Sequence
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hcl_jax.losses import _arguments as _numbers
+
+
+class Rule(NamedTuple):
+  """What an update is made of, the learning rate apart; hashable."""
+
+  optimizer: str
+  momentum: float
+  weight_decay: float
+
+
+def read(
+    epochs: int,
+    learning_rate: float,
+    weight_decay: float,
+    optimizer: str,
+    momentum: float,
+    decay_epochs: Sequence[int],
+) -> tuple[Rule, np.ndarray]:
+  """The update, and the learning rate of each epoch ``[epochs]``."""
+  _numbers.positive_int('epochs', epochs)
+  _numbers.positive('learning_rate', learning_rate)
+  _numbers.choice('optimizer', optimizer, ('adam', 'sgd'))
+  for name, value, end in (
+      ('weight_decay', weight_decay, math.inf), ('momentum', momentum, 1)
+  ):  # fmt: skip
+    _numbers.number(name, value)
+    if not 0 <= value < end:
+      raise ValueError(f'{name} must be in [0, {end}), got {value}.')
+  drops = np.sum(
+      np.arange(epochs)[:, None] >= np.asarray(decay_epochs, int)[None, :],
+      axis=1,
+  )
+  rule = Rule(optimizer, float(momentum), float(weight_decay))
+  return rule, np.float32(learning_rate * 0.1**drops)
+
+
+def seeds(values: Sequence[int]) -> list[int]:
+  """One or more whole numbers."""
+  values = [int(value) for value in values]
+  if not values or min(values) < 0:
+    raise ValueError(
+        f'seeds must be one or more whole numbers >= 0, got {values}.'
+    )
+  return values

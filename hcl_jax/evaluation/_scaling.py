@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standardisation: features of mean 0 and deviation 1."""
+
+from collections.abc import Callable
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+_ROWS = 4096
+_FLOOR = 1e-3
+
+
+def standardizer(features: np.ndarray) -> Callable[[Any], jax.Array]:
+  """A function that moves and scales features as these ask, on the device."""
+  mean, deviation = _moments(features)
+  return functools.partial(_scale, mean=mean, deviation=deviation)
+
+
+@jax.jit
+def _scale(features, mean, deviation):
+  return (features - mean) / deviation
+
+
+def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Mean and standard deviation of each feature, ``[1, F]`` in float32.
+
+  Deviations are kept above a thousandth of their root mean square, so that a
+  feature that is all but constant is not blown up to the size of the others.
+
+  Args:
+    features: ``[n, F]`` in float32.
+
+  Returns:
+    Mean and deviation; the deviation is never 0.
+  """
+  blocks = [features[i : i + _ROWS] for i in range(0, len(features), _ROWS)]
+  total = sum(np.sum(b, axis=0, dtype=np.float64) for b in blocks)
+  mean = total / len(features)
+  squares = sum(np.sum((b - mean[None]) ** 2, axis=0) for b in blocks)
+  deviation = np.sqrt(squares / len(features))
+  floor = _FLOOR * np.sqrt(np.mean(deviation**2)) or 1.0
+  deviation = np.maximum(deviation, floor)
+  return mean[None].astype(np.float32), deviation[None].astype(np.float32)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear readout: the accuracy of a linear classifier on a frozen encoder."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax.evaluation import _arguments
+from hcl_jax.evaluation import _head
+from hcl_jax.evaluation import _recipe
+from hcl_jax.evaluation import _scaling
+from hcl_jax.evaluation import accuracy
+from hcl_jax.losses import _arguments as _numbers
+
+Progress = Callable[[int, float], None]
+
+
+def linear_accuracy(
+    train_features: Any,
+    train_labels: Any,
+    test_features: Any,
+    test_labels: Any,
+    *,
+    num_classes: int,
+    epochs: int = 100,
+    batch_size: int = 512,
+    learning_rate: float = 1e-3,
+    weight_decay: float = 1e-6,
+    optimizer: str = 'adam',
+    momentum: float = 0.9,
+    decay_epochs: Sequence[int] = (),
+    standardize: bool = True,
+    seeds: Sequence[int] = (0,),
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+  """Accuracy of a linear classifier trained on cached features.
+
+  The defaults are the released optimiser on standardised features. Adam moves
+  a weight by hardly more than the learning rate in a step, so on raw features
+  the run may end far from the optimum, and further the smaller they are: the
+  result would compare encoders by the scale of their features. The released
+  protocol is ``standardize=False``. Standardised, allow some 2000 steps in
+  all: raise ``epochs`` or ``learning_rate`` for a small training set.
+
+  MoCo's protocol is ``optimizer='sgd', learning_rate=30, weight_decay=0,
+  batch_size=256, decay_epochs=(60, 80), standardize=False``.
+
+  Args:
+    train_features: un-normalised features of the training set, ``[m, F]``.
+    train_labels: their classes, ``[m]``. Unlabelled rows must be left out.
+    test_features: ``[n, F]``.
+    test_labels: ``[n]``.
+    num_classes: number of classes.
+    epochs: passes over the training set, each in a new order.
+    batch_size: rows of a batch; the last one of an epoch may be smaller.
+    learning_rate: of the first epoch.
+    weight_decay: coupled L2 penalty, on weights and bias.
+    optimizer: ``'adam'`` or ``'sgd'``.
+    momentum: of ``'sgd'``.
+    decay_epochs: from each of these epochs on, the learning rate is a tenth.
+    standardize: shift and scale each feature to mean 0 and deviation 1 on the
+      training set.
+    seeds: one classifier for each; the seed draws its first weights and the
+      order of the rows.
+    progress: called after each epoch with its number, from 0, and the mean
+      training loss over rows and seeds.
+
+  Returns:
+    ``top1`` and ``top5``, means over seeds between 0 and 1, and ``per_seed``,
+    a list of ``{'seed', 'top1', 'top5', 'train_loss'}``; the accuracy is that
+    of the last epoch, not of the best.
+  """
+  rule, rates = _recipe.read(
+      epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
+  )
+  _numbers.positive_int('batch_size', batch_size)
+  train = _read('train', train_features, train_labels, num_classes)
+  test = _read('test', test_features, test_labels, num_classes, train[0])
+  if standardize:
+    scale = _scaling.standardizer(train[0])
+    train, test = (scale(train[0]), train[1]), (scale(test[0]), test[1])
+  seeds = _recipe.seeds(seeds)
+  features, labels = map(jnp.asarray, train)
+
+  def run_epoch(states, epoch):
+    pairs = [
+        _head.epoch(
+            rule, state, features, labels,
+            _order(seed, epoch, len(labels), batch_size), rates[epoch],
+        )
+        for state, seed in zip(states, seeds, strict=True)
+    ]  # fmt: skip
+    states, totals = zip(*pairs, strict=True)
+    return states, np.float64(jax.device_get(totals)) / len(labels)
+
+  return _train(rule, seeds, run_epoch, epochs, test, num_classes, progress)
+
+
+def linear_accuracy_from_batches(
+    epoch_batches: Callable[[int], Iterable[tuple[Any, Any]]],
+    test_features: Any,
+    test_labels: Any,
+    *,
+    num_classes: int,
+    epochs: int = 100,
+    learning_rate: float = 1e-3,
+    weight_decay: float = 1e-6,
+    optimizer: str = 'adam',
+    momentum: float = 0.9,
+    decay_epochs: Sequence[int] = (),
+    standardize_as: Any | None = None,
+    seeds: Sequence[int] = (0,),
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+  """Accuracy of a linear classifier trained on batches of fresh features.
+
+  For the released protocol, which augments the training images anew in each
+  epoch, and for features that do not fit the device.
+
+  Args:
+    epoch_batches: given the epoch, from 0, an iterable of batches
+      ``(features [b, F], labels [b])``. Features may be on a device; batches
+      may differ in size, and the largest had better come first.
+    test_features: ``[n, F]``.
+    test_labels: ``[n]``.
+    num_classes: number of classes.
+    epochs: passes over the training set.
+    learning_rate: see :func:`linear_accuracy`, as for the rest.
+    weight_decay: coupled L2 penalty.
+    optimizer: ``'adam'`` or ``'sgd'``.
+    momentum: of ``'sgd'``.
+    decay_epochs: epochs from which on the learning rate is a tenth.
+    standardize_as: features ``[m, F]``, such as those of the plain training
+      images, whose mean and deviation standardise batches and test set; None
+      takes the features as they come, as released. The caution of
+      :func:`linear_accuracy` holds here too.
+    seeds: one classifier for each. All see the same batches, so that the
+      encoder runs once; the seeds differ in their first weights only.
+    progress: called after each epoch with its number and the mean loss.
+
+  Returns:
+    As :func:`linear_accuracy`.
+  """
+  rule, rates = _recipe.read(
+      epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
+  )
+  test = _read('test', test_features, test_labels, num_classes)
+  seeds = _recipe.seeds(seeds)
+  width = test[0].shape[1]
+  scale = jnp.asarray
+  if standardize_as is not None:
+    scale = _scaling.standardizer(
+        _arguments.features('standardize_as', standardize_as, width)
+    )
+  padded = 0
+
+  def run_epoch(states, epoch):
+    nonlocal padded
+    totals, rows = [], 0
+    for features, labels in epoch_batches(epoch):
+      features, labels = _read_batch(features, labels, width, num_classes)
+      rows += len(labels)
+      padded = max(padded, len(labels))
+      features, labels = _pad(scale(features), labels, padded)
+      pairs = [
+          _head.step(rule, state, features, labels, rates[epoch])
+          for state in states
+      ]
+      states, sums = zip(*pairs, strict=True)
+      totals.append(sums)
+    if not rows:
+      raise ValueError(f'epoch_batches({epoch}) must give at least one batch.')
+    return states, np.float64(jax.device_get(totals)).sum(axis=0) / rows
+
+  test = scale(test[0]), test[1]
+  return _train(rule, seeds, run_epoch, epochs, test, num_classes, progress)
+
+
+def _train(rule, seeds, run_epoch, epochs, test, num_classes, progress):
+  """Trains one head per seed, epoch by epoch, and scores them at the end."""
+  features, labels = test
+  states = [
+      _head.init(rule, seed, features.shape[1], num_classes) for seed in seeds
+  ]
+  for epoch in range(epochs):
+    states, losses = run_epoch(states, epoch)
+    if not np.all(np.isfinite(losses)):
+      raise ValueError(
+          f'The training loss of epoch {epoch} is {losses.max()}: lower '
+          'learning_rate, or look for NaN in the features of the batches.'
+      )
+    if progress is not None:
+      progress(epoch, float(losses.mean()))
+  results = [
+      accuracy.top_accuracies(_head.scores(state, features), labels)
+      for state in states
+  ]
+  return {
+      name: float(np.mean([result[name] for result in results]))
+      for name in ('top1', 'top5')
+  } | {
+      'per_seed': [
+          {'seed': seed, **result, 'train_loss': float(loss)}
+          for seed, result, loss in zip(seeds, results, losses, strict=True)
+      ]
+  }
+
+
+def _read(split, features, labels, num_classes, like=None):
+  _numbers.positive_int('num_classes', num_classes)
+  width = None if like is None else like.shape[1]
+  features = _arguments.features(f'{split}_features', features, width)
+  labels = _arguments.labels(
+      f'{split}_labels', labels, len(features), num_classes
+  )
+  return features, labels
+
+
+def _read_batch(features, labels, width, num_classes):
+  """A batch; its features stay where they are, unlooked at."""
+  features = jnp.asarray(features, jnp.float32)
+  if features.ndim != 2 or features.shape[1] != width or not len(features):
+    raise ValueError(
+        f'epoch_batches must give one or more rows of {width} features, as '
+        f'test_features has; got shape {features.shape}.'
+    )
+  return features, _arguments.labels(
+      'The labels of epoch_batches', labels, len(features), num_classes
+  )
+
+
+def _pad(features, labels, rows):
+  missing = rows - len(labels)
+  if not missing:
+    return features, labels
+  return (
+      jnp.pad(features, ((0, missing), (0, 0))),
+      np.pad(labels, (0, missing), constant_values=-1),
+  )
+
+
+def _order(seed: int, epoch: int, rows: int, batch_size: int) -> np.ndarray:
+  """Rows of each batch of an epoch ``[steps, b]``; -1 fills the last one."""
+  rng = np.random.default_rng((seed, 1, epoch))
+  size = min(batch_size, rows)
+  steps = -(-rows // size)
+  order = np.full(steps * size, -1, np.int32)
+  order[:rows] = rng.permutation(rows)
+  return order.reshape(steps, size)
