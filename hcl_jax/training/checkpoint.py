@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a run: saved in the background, verified when restored.
+
+A step is a directory that orbax writes under a temporary name and renames when
+it is complete: a run killed in the middle of a save has the previous step.
+Opening and restoring change nothing on disk. The first save removes what
+killed saves left behind and moves steps found damaged by ``restore`` aside, to
+``<step>.damaged``; nothing else ever deletes those.
+"""
+
+from collections.abc import Mapping
+import math
+import operator
+from typing import Any
+
+from absl import logging
+from etils import epath
+import jax
+from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from hcl_jax.training import checksums
+from hcl_jax.training import storage
+
+DamagedCheckpoint = checksums.DamagedCheckpoint
+StateMismatch = checksums.StateMismatch
+
+
+class Checkpoints:
+  """The checkpoints of one run.
+
+  The last ``keep`` steps and the best one are kept. Several processes call
+  every method together, on a directory that all of them see.
+
+  Args:
+    directory: where the steps are; made by the first save.
+    keep: number of newest steps to keep, at least 1.
+    best_metric: name of the metric that makes a step the best. Steps saved
+      without it, or with a value that is not finite, do not compete; of equal
+      ones the first stays. None: no step is best.
+    best_mode: ``'max'`` or ``'min'``.
+  """
+
+  def __init__(
+      self,
+      directory: epath.PathLike,
+      *,
+      keep: int = 3,
+      best_metric: str | None = None,
+      best_mode: str = 'max',
+  ):
+    if not isinstance(keep, int) or keep < 1:
+      raise ValueError(f'keep must be an integer of at least 1, got {keep!r}.')
+    if best_mode not in ('max', 'min'):
+      raise ValueError(f"best_mode must be 'max' or 'min', got {best_mode!r}.")
+    storage.quiet_orbax()
+    self._directory = epath.Path(directory).absolute()
+    self._keep = keep
+    self._best_metric = best_metric
+    self._sign = 1 if best_mode == 'max' else -1
+    self._manager = None
+    self._damaged = set()
+    self._metrics = {
+        step: storage.read_metrics(self._directory / str(step))
+        for step in self.steps()
+    }
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+  def save(
+      self,
+      step: int,
+      state: Any,
+      *,
+      metrics: Mapping[str, float] | None = None,
+      wait: bool = False,
+  ) -> bool:
+    """Saves a step in the background.
+
+    The state is copied to the host before this returns, so the caller may
+    donate it. A save that is still running is waited for first. An error of a
+    background save is raised by the next call of any method that waits.
+
+    Args:
+      step: number of the step.
+      state: pytree of arrays and numbers; arrays are replicated, or sharded
+        over devices of this process.
+      metrics: numbers stored beside the state.
+      wait: return only when the step is complete on disk.
+
+    Returns:
+      False where the step was there already; it is left as it is.
+    """
+    step = operator.index(step)
+    self.wait()
+    self._set_damaged_aside()
+    if new := step not in self.steps():
+      # Orbax meeting an unusable directory leaves threads that never end.
+      self._directory.mkdir(parents=True, exist_ok=True)
+      args = storage.save_args(state, metrics or {})
+      self._metrics[step] = dict(metrics or {})
+      self._open_manager().save(step, args=args, force=True)
+    if wait:
+      self.wait()
+    return new
+
+  def restore(
+      self, abstract_state: Any, step: int | None = None
+  ) -> tuple[Any, int] | None:
+    """Restores a step and verifies every leaf of it.
+
+    Args:
+      abstract_state: pytree of arrays or ``jax.ShapeDtypeStruct``, as the
+        saved one. Each leaf is placed as its ``sharding`` says, whatever
+        devices it was saved from.
+      step: which; None takes the newest, and the one before with a warning
+        where that is damaged.
+
+    Returns:
+      ``(state, step)``, or None where there is no checkpoint.
+
+    Raises:
+      StateMismatch: the step holds another model.
+      DamagedCheckpoint: the step, or every step, is damaged.
+      FileNotFoundError: there is no such step.
+    """
+    self.wait()
+    if step is not None:
+      if step not in self.steps():
+        raise FileNotFoundError(
+            f'there is no checkpoint of step {step} in {self._directory}; '
+            f'there are {self.steps()}.'
+        )
+      return self._read(step, abstract_state), step
+    problems = {}
+    for step in reversed(self.steps()):
+      try:
+        state = self._read(step, abstract_state)
+      except DamagedCheckpoint as error:
+        problems[step] = str(error)
+        continue
+      for problem in problems.values():
+        logging.warning('%s Using step %d instead.', problem, step)
+      return state, step
+    if problems:
+      raise DamagedCheckpoint(
+          f'none of the {len(problems)} checkpoints in {self._directory} is '
+          f'readable; nothing was deleted. {" ".join(problems.values())}'
+      )
+    return None
+
+  def steps(self) -> list[int]:
+    """Steps complete on disk, ascending, without those found damaged."""
+    if not self._directory.is_dir():
+      return []
+    names = [path.name for path in self._directory.iterdir()]
+    steps = {int(name) for name in names if name.isdecimal()}
+    return sorted(steps - self._damaged)
+
+  def best_step(self) -> int | None:
+    """The step with the best value of ``best_metric``, or None."""
+    return self._best_of(self.steps())
+
+  def wait(self) -> None:
+    """Returns when no save is running; raises the error of a failed one."""
+    if self._manager is None:
+      return
+    try:
+      self._manager.wait_until_finished()
+    except Exception as error:
+      raise RuntimeError(
+          f'saving a checkpoint to {self._directory} failed: {error}'
+      ) from error
+
+  def close(self) -> None:
+    """Waits, then releases the threads of the background saves."""
+    try:
+      self.wait()
+    finally:
+      if self._manager is not None:
+        self._manager.close()
+        self._manager = None
+
+  def _best_of(self, steps) -> int | None:
+    values = {
+        step: self._metrics.get(step, {}).get(self._best_metric)
+        for step in sorted(steps)
+    }
+    values = {
+        step: self._sign * value
+        for step, value in values.items()
+        if value is not None and math.isfinite(value)
+    }
+    return max(values, key=values.get, default=None)
+
+  def _read(self, step, abstract_state):
+    """A verified state on its devices; remembers the step if it is damaged."""
+    abstract = checksums.named_leaves(abstract_state)
+    leaves, problem = {}, None
+    try:
+      leaves = storage.read_leaves(self._directory / str(step), abstract_state)
+    except DamagedCheckpoint as error:
+      problem = f'checkpoint {step} in {self._directory} is damaged: {error}.'
+    if _anywhere(problem is not None):
+      self._damaged.add(step)
+      raise DamagedCheckpoint(
+          problem or f'another process cannot read checkpoint {step}.'
+      )
+    placed = [_place(leaves[name], leaf) for name, leaf in abstract.items()]
+    return jax.tree.unflatten(jax.tree.structure(abstract_state), placed)
+
+  def _set_damaged_aside(self) -> None:
+    if not self._damaged:
+      return
+    if jax.process_index() == 0:
+      for step in self._damaged:
+        path = self._directory / str(step)
+        path.rename(_free_name(self._directory / f'{step}.damaged'))
+    _anywhere(False)
+    for step in self._damaged:
+      self._metrics.pop(step, None)
+    self._damaged.clear()
+    if self._manager is not None:
+      self._manager.reload()
+
+  def _open_manager(self) -> ocp.CheckpointManager:
+    if self._manager is None:
+      policy = _LastAndBest(self._keep, self._best_of)
+      self._manager = storage.open_manager(self._directory, policy)
+    return self._manager
+
+
+class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
+  """Keeps the newest steps and the best one."""
+
+  def __init__(self, keep, best_of):
+    self._keep = keep
+    self._best_of = best_of
+
+  def should_preserve(self, checkpoints, *, context):
+    steps = [checkpoint.step for checkpoint in checkpoints]
+    kept = {*sorted(steps)[-self._keep :], self._best_of(steps)}
+    return [step in kept for step in steps]
+
+
+def _place(host: np.ndarray, leaf: Any) -> Any:
+  """Puts a host array where the leaf of the abstract state is."""
+  if isinstance(leaf, np.ndarray):
+    return host
+  if isinstance(leaf, np.generic):
+    return host[()]
+  if not hasattr(leaf, 'dtype'):
+    return host.item()
+  if getattr(leaf, 'sharding', None) is None:
+    return jnp.asarray(host)
+  return jax.make_array_from_callback(
+      host.shape, leaf.sharding, lambda index: host[index]
+  )
+
+
+def _free_name(path):
+  """The path, or path-2, path-3 ... where it is taken."""
+  name, count = path, 1
+  while name.exists():
+    count += 1
+    name = path.with_name(f'{path.name}-{count}')
+  return name
+
+
+def _anywhere(flag: bool) -> bool:
+  """Whether the flag is set in any process; all of them wait for it."""
+  if jax.process_count() == 1:
+    return flag
+  return bool(multihost_utils.process_allgather(np.array(flag)).any())

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record beside a checkpoint: dtype, shape and CRC-32 of every leaf.
+
+The record is one JSON file. It carries the metrics of the step too, and a
+checksum of itself, so that a flipped bit in it is not taken for another model.
+"""
+
+from collections.abc import Mapping
+import json
+import math
+from typing import Any
+import zlib
+
+from etils import epath
+import jax
+import numpy as np
+
+_FILE = 'record.json'
+_SHOWN = 3
+
+
+class DamagedCheckpoint(RuntimeError):
+  """A checkpoint whose files are missing, unreadable or altered."""
+
+
+class StateMismatch(ValueError):
+  """A checkpoint of another model."""
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+  """Leaves of a pytree by path, such as ``opt_state/0/mu/kernel``.
+
+  Args:
+    tree: any pytree.
+
+  Returns:
+    The leaves in the order of ``jax.tree.leaves``.
+  """
+  pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
+  leaves = {
+      jax.tree_util.keystr(path, simple=True, separator='/') or 'state': leaf
+      for path, leaf in pairs
+  }
+  if len(leaves) < len(pairs):
+    raise ValueError(
+        'two leaves of the state have the same path when its keys are joined '
+        'by "/"; rename one of them.'
+    )
+  return leaves
+
+
+def make_record(
+    leaves: Mapping[str, np.ndarray], metrics: Mapping[str, Any] | None
+) -> dict[str, Any]:
+  """Describes host arrays.
+
+  Args:
+    leaves: contiguous arrays by path.
+    metrics: numbers of this step; those that are not finite become None.
+
+  Returns:
+    ``{'leaves': {path: {'dtype', 'shape', 'crc32'}}, 'metrics': {...}}``.
+  """
+  return {
+      'leaves': {
+          name: _signature(leaf) | {'crc32': _crc32(leaf)}
+          for name, leaf in leaves.items()
+      },
+      'metrics': {
+          name: float(value) if math.isfinite(value) else None
+          for name, value in (metrics or {}).items()
+      },
+  }
+
+
+def write_record(directory: epath.Path, record: dict[str, Any]) -> None:
+  """Writes a record of :func:`make_record` into an existing directory."""
+  text = json.dumps(
+      {'record': record, 'crc32': _crc32_of_json(record)}, sort_keys=True
+  )
+  (directory / _FILE).write_text(text)
+
+
+def read_record(directory: epath.Path) -> dict[str, Any]:
+  """Reads a record back.
+
+  Args:
+    directory: where :func:`write_record` wrote it.
+
+  Returns:
+    The record.
+
+  Raises:
+    DamagedCheckpoint: it is missing or altered.
+  """
+  try:
+    outer = json.loads((directory / _FILE).read_text())
+    intact = outer['crc32'] == _crc32_of_json(outer['record'])
+  except FileNotFoundError:
+    raise DamagedCheckpoint(f'its {_FILE} is missing') from None
+  except (ValueError, KeyError, TypeError):
+    intact = False
+  if not intact:
+    raise DamagedCheckpoint(f'its {_FILE} is altered')
+  return outer['record']
+
+
+def verify(record: dict[str, Any], leaves: Mapping[str, np.ndarray]) -> None:
+  """Raises DamagedCheckpoint naming the first leaf that was altered."""
+  for name, leaf in leaves.items():
+    if record['leaves'][name]['crc32'] != _crc32(leaf):
+      raise DamagedCheckpoint(f'the checksum of {name} does not match')
+
+
+def check_fits(record: dict[str, Any], abstract_leaves: Mapping[str, Any]):
+  """Raises StateMismatch naming leaves that are missing or of another shape.
+
+  Args:
+    record: of the checkpoint.
+    abstract_leaves: arrays or ``jax.ShapeDtypeStruct`` by path.
+  """
+  saved = record['leaves']
+  names = [*abstract_leaves, *(n for n in saved if n not in abstract_leaves)]
+  problems = []
+  for name in names:
+    here = _describe(_signature(abstract_leaves[name])) if (
+        name in abstract_leaves
+    ) else 'absent'  # fmt: skip
+    there = _describe(saved[name]) if name in saved else 'absent'
+    if here != there:
+      problems.append(f'{name} is {there} in the checkpoint and {here} here')
+  if problems:
+    more = len(problems) - _SHOWN
+    raise StateMismatch(
+        'the checkpoint holds another model: '
+        + '; '.join(problems[:_SHOWN])
+        + (f'; and {more} more leaves' if more > 0 else '')
+        + '. Use the configuration of that run or another workdir.'
+    )
+
+
+def _signature(leaf: Any) -> dict[str, Any]:
+  leaf = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
+  return {'dtype': str(leaf.dtype), 'shape': list(leaf.shape)}
+
+
+def _describe(signature: Mapping[str, Any]) -> str:
+  return f'{signature["dtype"]}{signature["shape"]}'
+
+
+def _crc32(leaf: np.ndarray) -> int:
+  return zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+
+
+def _crc32_of_json(record: dict[str, Any]) -> int:
+  return zlib.crc32(json.dumps(record, sort_keys=True).encode())

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of a run: lines of metrics.jsonl, and TensorBoard beside it.
+
+One JSON object per line: ``{"step": 100, "loss": 4.25}``. JSON has no word for
+numbers that are not finite, so these are the strings "NaN", "Infinity" and
+"-Infinity"; :func:`read_metrics` turns them back into floats. A crash loses at
+most the line that was being written.
+"""
+
+from collections.abc import Mapping
+import json
+import math
+import os
+import pathlib
+import time
+from typing import Any
+
+from absl import logging
+import jax
+
+_FILE = 'metrics.jsonl'
+
+
+class MetricsWriter:
+  """Appends metrics to a run; in several processes, the first one does.
+
+  Args:
+    workdir: directory of the run, made if it does not exist.
+    resume_step: the step the run continues from, 0 for a fresh start. Lines of
+      later steps, left by a run that went on after its last checkpoint, are
+      dropped, and hidden in TensorBoard. None keeps all.
+    tensorboard: write event files to ``tensorboard/`` too.
+  """
+
+  def __init__(
+      self,
+      workdir: str | os.PathLike,
+      *,
+      resume_step: int | None = None,
+      tensorboard: bool = True,
+  ):
+    self._workdir = pathlib.Path(workdir)
+    self._resume_step = resume_step
+    self._tensorboard = tensorboard
+    self._events = None
+    self._file = None
+    if jax.process_index() == 0:
+      self._workdir.mkdir(parents=True, exist_ok=True)
+      _repair(self._workdir / _FILE, resume_step)
+      self._file = open(self._workdir / _FILE, 'a', encoding='utf-8')
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+  def write(self, step: int, values: Mapping[str, Any]) -> None:
+    """Writes one line.
+
+    Args:
+      step: number of updates done so far.
+      values: numbers, or arrays of one element, by name.
+    """
+    if self._file is None:
+      return
+    record = {'step': int(step)}
+    for name, value in values.items():
+      record[name] = _number(name, value)
+    self._file.write(_encode(record) + '\n')
+    self._file.flush()
+    if self._tensorboard:
+      self._write_events(record)
+
+  def close(self) -> None:
+    """Closes the files; nothing is written afterwards."""
+    if self._file is not None:
+      self._file.close()
+      self._file = None
+    if self._events is not None:
+      self._events.close()
+      self._events = None
+
+  def _write_events(self, record) -> None:
+    if self._events is None:
+      self._events = self._open_events()
+    for name, value in record.items():
+      if name != 'step':
+        self._events.add_scalar(name, value, record['step'])
+
+  def _open_events(self):
+    import tensorboardX
+
+    purge = None if self._resume_step is None else self._resume_step + 1
+    return tensorboardX.SummaryWriter(
+        logdir=str(self._workdir / 'tensorboard'),
+        purge_step=purge,
+        flush_secs=10,
+        # File names have seconds only; a quick restart must not share one.
+        filename_suffix=f'.{time.time_ns()}',
+    )
+
+
+def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
+  """Reads the metrics of a run.
+
+  Args:
+    workdir: directory of the run.
+
+  Returns:
+    One dict per line, ``step`` an int and the rest floats; without the torn
+    last line of a crash. Empty where nothing was written.
+  """
+  records, bad = _parse(pathlib.Path(workdir) / _FILE)
+  if bad:
+    logging.warning('%s: skipped %d lines that are not records.', workdir, bad)
+  return records
+
+
+def _number(name: str, value: Any) -> float:
+  if name == 'step':
+    raise ValueError('values must not hold "step"; it is the first argument.')
+  try:
+    return float(value)
+  except (TypeError, ValueError):
+    raise ValueError(
+        f'the metric {name!r} must be a number, got {value!r}.'
+    ) from None
+
+
+def _encode(record: dict[str, float]) -> str:
+  names = {math.inf: 'Infinity', -math.inf: '-Infinity'}
+  plain = {
+      name: value if math.isfinite(value) else names.get(value, 'NaN')
+      for name, value in record.items()
+  }
+  return json.dumps(plain, allow_nan=False)
+
+
+def _decode(line: str) -> dict[str, float]:
+  record = json.loads(line)
+  values = {name: float(value) for name, value in record.items()}
+  return values | {'step': int(record['step'])}
+
+
+def _parse(path: pathlib.Path) -> tuple[list[dict[str, float]], int]:
+  """Records of a file, and how many other lines it has, the torn one apart."""
+  if not path.exists():
+    return [], 0
+  *lines, _ = path.read_text(encoding='utf-8', errors='replace').split('\n')
+  records = []
+  for line in lines:
+    try:
+      records.append(_decode(line))
+    except (ValueError, TypeError, KeyError, AttributeError):
+      pass
+  return records, len(lines) - len(records)
+
+
+def _repair(path: pathlib.Path, resume_step: int | None) -> None:
+  """Drops a torn last line, and records after the step, in one rename."""
+  if not path.exists():
+    return
+  limit = math.inf if resume_step is None else resume_step
+  kept = [record for record in _parse(path)[0] if record['step'] <= limit]
+  text = ''.join(_encode(record) + '\n' for record in kept)
+  if text.encode() != path.read_bytes():
+    temporary = path.with_name(path.name + '.tmp')
+    temporary.write_text(text, encoding='utf-8')
+    os.replace(temporary, path)

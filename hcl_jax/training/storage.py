@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one step is stored with orbax: host arrays and a record of checksums.
+
+The arrays are nested dicts with string keys, readable without our types.
+"""
+
+import asyncio
+from collections.abc import Mapping
+import dataclasses
+import logging
+import pathlib
+from typing import Any
+
+from absl import logging as absl_logging
+from etils import epath
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from hcl_jax.training import checksums
+
+
+def open_manager(
+    directory: epath.Path, policy: ocp.checkpoint_managers.PreservationPolicy
+) -> ocp.CheckpointManager:
+  """Opens a directory for saving and removes what killed saves left in it.
+
+  Args:
+    directory: made if it does not exist.
+    policy: which steps stay.
+
+  Returns:
+    A manager whose saves run in the background.
+  """
+  return ocp.CheckpointManager(
+      directory,
+      options=ocp.CheckpointManagerOptions(
+          cleanup_tmp_directories=True, preservation_policy=policy
+      ),
+      handler_registry=ocp.handlers.create_default_handler_registry(
+          state=_arrays_handler()
+      ),
+  )
+
+
+def save_args(state: Any, metrics: Mapping[str, float]) -> ocp.args.Composite:
+  """What the manager saves: a copy of the state, and its record.
+
+  Args:
+    state: pytree of arrays and numbers; may be donated afterwards.
+    metrics: numbers for the record.
+
+  Returns:
+    Arguments for ``CheckpointManager.save``.
+  """
+  leaves = _copy_to_host(state)
+  return ocp.args.Composite(
+      state=ocp.args.PyTreeSave(_nest(state, leaves)),
+      record=_SaveRecord(leaves, metrics),
+  )
+
+
+def read_metrics(directory: epath.Path) -> dict[str, float | None]:
+  """Metrics of a step; none where its record is damaged."""
+  try:
+    return checksums.read_record(directory / 'record')['metrics']
+  except checksums.DamagedCheckpoint:
+    return {}
+
+
+def read_leaves(
+    directory: epath.Path, abstract_state: Any
+) -> dict[str, np.ndarray]:
+  """Reads the arrays of a step.
+
+  Args:
+    directory: of the step.
+    abstract_state: pytree of the structure, shapes and dtypes to expect.
+
+  Returns:
+    Verified host arrays by path.
+
+  Raises:
+    checksums.StateMismatch: the step holds another model.
+    checksums.DamagedCheckpoint: something is missing or altered.
+  """
+  record = checksums.read_record(directory / 'record')
+  checksums.check_fits(record, checksums.named_leaves(abstract_state))
+  signatures = record['leaves']
+  empty = {
+      name: np.empty(leaf['shape'], leaf['dtype'])
+      for name, leaf in signatures.items()
+      if 0 in leaf['shape']
+  }
+  target = _nest(abstract_state, {
+      name: empty.get(name, np.zeros(()))
+      for name in checksums.named_leaves(abstract_state)
+  })  # fmt: skip
+  stored = checksums.named_leaves(_read_arrays(directory / 'state', target))
+  checksums.verify(record, empty | stored)
+  return empty | stored
+
+
+def quiet_orbax() -> None:
+  """Drops what orbax logs below ERROR on absl's logger.
+
+  Its warnings are of no use here: every wait that was asked for is one.
+  """
+  absl_logging.get_absl_logger().addFilter(_errors_of_orbax)
+
+
+def _errors_of_orbax(record: logging.LogRecord) -> bool:
+  inside = 'orbax' in pathlib.PurePath(record.pathname).parts
+  return not inside or record.levelno >= logging.ERROR
+
+
+def _copy_to_host(state) -> dict[str, np.ndarray]:
+  leaves = checksums.named_leaves(state)
+  for leaf in leaves.values():
+    if isinstance(leaf, jax.Array):
+      leaf.copy_to_host_async()
+  # On CPU np.asarray is a view of a buffer that the next step may be given.
+  copies = {name: np.array(leaf, order='C') for name, leaf in leaves.items()}
+  for name, leaf in copies.items():
+    if leaf.dtype.kind in 'OSU':
+      raise ValueError(
+          f'{name} of the state is a {type(leaves[name]).__name__}; only '
+          'arrays and numbers can be saved.'
+      )
+  return copies
+
+
+def _nest(state, leaves) -> dict[str, Any]:
+  """Leaves in nested dicts; without empty ones, which orbax refuses."""
+  nested = {}
+  paths, _ = jax.tree_util.tree_flatten_with_path(state)
+  for (path, _), leaf in zip(paths, leaves.values(), strict=True):
+    if leaf.size == 0:
+      continue
+    keys = [jax.tree_util.keystr((k,), simple=True) for k in path] or ['state']
+    node = nested
+    for key in keys[:-1]:
+      node = node.setdefault(key, {})
+    node[keys[-1]] = leaf
+  return nested
+
+
+def _read_arrays(directory, target) -> dict[str, Any]:
+  restore_args = jax.tree.map(
+      lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target
+  )
+  try:
+    # Not the Checkpointer: its barrier would hang where one process fails.
+    return _arrays_handler().restore(
+        directory,
+        args=ocp.args.PyTreeRestore(item=target, restore_args=restore_args),
+    )
+  except (MemoryError, PermissionError):
+    raise
+  except Exception as error:  # Damaged bytes surface as any of them.
+    line = (str(error).strip().splitlines() or [''])[0][:200]
+    raise checksums.DamagedCheckpoint(
+        f'{type(error).__name__}: {line}'
+    ) from error
+
+
+def _arrays_handler() -> ocp.PyTreeCheckpointHandler:
+  return ocp.PyTreeCheckpointHandler(
+      type_handler_registry=ocp.type_handlers.create_type_handler_registry(
+          (np.ndarray, _HostArrays())
+      )
+  )
+
+
+class _HostArrays(ocp.type_handlers.NumpyHandler):
+  """Writes arrays that nobody else changes; reads all of them to the end."""
+
+  def __init__(self):
+    super().__init__(deepcopy_host_arrays=False)
+
+  async def deserialize(self, infos, args=None):
+    read = super().deserialize
+    # Reads left alone by the first error complain into a closed event loop.
+    results = await asyncio.gather(
+        *(read([info], [arg]) for info, arg in zip(infos, args, strict=True)),
+        return_exceptions=True,
+    )
+    for result in results:
+      if isinstance(result, BaseException):
+        raise result
+    return [array for (array,) in results]
+
+
+class _RecordHandler(ocp.AsyncCheckpointHandler):
+  """Computes and writes the record in the background."""
+
+  async def async_save(self, directory, args):
+    async def write():
+      if jax.process_index() == 0:
+        record = checksums.make_record(args.leaves, args.metrics)
+        checksums.write_record(directory, record)
+
+    return [
+        ocp.future.CommitFutureAwaitingContractedSignals(
+            write(), name='record'
+        )
+    ]
+
+  def save(self, directory, args):
+    raise NotImplementedError('records are saved by async_save.')
+
+  def restore(self, directory, args=None):
+    return checksums.read_record(directory)
+
+
+@ocp.args.register_with_handler(
+    _RecordHandler, for_save=True, for_restore=True
+)
+@dataclasses.dataclass
+class _SaveRecord(ocp.args.CheckpointArgs):
+  leaves: Mapping[str, np.ndarray]
+  metrics: Mapping[str, float]

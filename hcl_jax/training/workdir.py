@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory of a run: its configuration and the versions it ran with.
+
+``config.json`` holds the whole configuration, sorted; ``versions.json`` a list
+with one entry for every start. Both are written at once or not at all.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import sys
+from typing import Any
+
+from absl import logging
+import jax
+import ml_collections
+
+import hcl_jax
+
+_CONFIG = 'config.json'
+_VERSIONS = 'versions.json'
+_CHECKPOINTS = 'checkpoints'
+_PACKAGES = (
+    'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy',
+)  # fmt: skip
+_ABSENT = '(absent)'
+
+
+class WorkdirError(ValueError):
+  """A directory that a run cannot use."""
+
+
+class ConfigMismatch(WorkdirError):
+  """A workdir holds a run with another configuration.
+
+  Attributes:
+    differences: ``(old, new)`` by the name of the field.
+  """
+
+  def __init__(self, workdir: pathlib.Path, differences: Mapping[str, Any]):
+    self.differences = dict(differences)
+    fields = '; '.join(
+        f'{name} was {old!r} and is {new!r}'
+        for name, (old, new) in self.differences.items()
+    )
+    super().__init__(
+        f'{workdir} holds a run with another configuration: {fields}. Use '
+        'another workdir for this one, or the old values to continue.'
+    )
+
+
+def open_run(
+    workdir: str | os.PathLike,
+    config: ml_collections.ConfigDict,
+    *,
+    may_change: Sequence[str] = (),
+) -> pathlib.Path:
+  """Begins a run in a directory, or continues the one that is there.
+
+  Args:
+    workdir: made if it does not exist; files of others are left alone.
+    config: the whole configuration.
+    may_change: fields, such as ``train.log_every_steps``, or groups of fields,
+      such as ``evaluate``, that a continued run may change. Then the new
+      values replace the old ones in ``config.json``, and ``versions.json`` says
+      so.
+
+  Returns:
+    The directory. Its sub-directory for checkpoints is ``checkpoints``.
+
+  Raises:
+    ConfigMismatch: another configuration is there; nothing was written.
+    WorkdirError: the directory, or the configuration there, cannot be used.
+  """
+  workdir = pathlib.Path(workdir).absolute()
+  if workdir.exists() and not workdir.is_dir():
+    raise WorkdirError(f'workdir must be a directory, but {workdir} is a file.')
+  new = _plain('config', config.to_dict())
+  changed = _changes(workdir, new)
+  refused = {
+      name: pair for name, pair in changed.items()
+      if not _covered(name, may_change)
+  }  # fmt: skip
+  if refused:
+    raise ConfigMismatch(workdir, refused)
+  if jax.process_index() == 0:
+    history = _read_history(workdir) + [_versions(changed)]
+    try:
+      workdir.mkdir(parents=True, exist_ok=True)
+      _write(workdir / _CONFIG, new)
+      _write(workdir / _VERSIONS, history)
+    except OSError as error:
+      raise WorkdirError(
+          f'workdir {workdir} cannot be written: {error}.'
+      ) from error
+  return workdir
+
+
+def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
+  """Reads the configuration of a run.
+
+  Args:
+    workdir: directory of the run.
+
+  Returns:
+    The configuration; sequences come back as tuples.
+
+  Raises:
+    FileNotFoundError: there is no run.
+    WorkdirError: its ``config.json`` cannot be read.
+  """
+  saved = _read_config(pathlib.Path(workdir))
+  if saved is None:
+    raise FileNotFoundError(
+        f'there is no run in {workdir}: it has no {_CONFIG}. Give the workdir '
+        'of a training run.'
+    )
+  return ml_collections.ConfigDict(_with_tuples(saved))
+
+
+def _changes(workdir, new) -> dict[str, tuple[Any, Any]]:
+  """Fields that differ from the run in the directory, if there is one."""
+  saved = _read_config(workdir)
+  if saved is not None:
+    return _differences(_flat(saved), _flat(new))
+  checkpoints = workdir / _CHECKPOINTS
+  if checkpoints.is_dir() and any(checkpoints.iterdir()):
+    raise WorkdirError(
+        f'{workdir} holds checkpoints but no {_CONFIG}, so what they belong to '
+        'is not known; use another workdir.'
+    )
+  return {}
+
+
+def _read_config(workdir) -> dict[str, Any] | None:
+  path = workdir / _CONFIG
+  try:
+    saved = json.loads(path.read_text(encoding='utf-8'))
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except (ValueError, OSError) as error:
+    raise WorkdirError(f'{path} cannot be read: {error}.') from error
+  if not isinstance(saved, dict):
+    raise WorkdirError(f'{path} cannot be read: it is not a JSON object.')
+  return saved
+
+
+def _read_history(workdir) -> list[Any]:
+  path = workdir / _VERSIONS
+  try:
+    history = json.loads(path.read_text(encoding='utf-8'))
+  except (FileNotFoundError, NotADirectoryError):
+    return []
+  except ValueError:
+    logging.warning('%s cannot be read; its entries are lost.', path)
+    return []
+  return history if isinstance(history, list) else [history]
+
+
+def _versions(changed: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+  """What this start ran with, and the fields it changed."""
+  now = datetime.datetime.now(datetime.UTC)
+  return {
+      'time': now.isoformat(timespec='seconds'),
+      'command': sys.argv,
+      'hcl_jax': hcl_jax.__version__,
+      **{name: _version_of(name) for name in _PACKAGES},
+      'python': platform.python_version(),
+      'platform': platform.platform(),
+      'device_kind': jax.devices()[0].device_kind,
+      'device_count': jax.device_count(),
+      'process_count': jax.process_count(),
+      'changed': changed,
+  }
+
+
+def _version_of(package: str) -> str | None:
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None
+
+
+def _write(path: pathlib.Path, value: Any) -> None:
+  temporary = path.with_name(path.name + '.tmp')
+  with open(temporary, 'w', encoding='utf-8') as file:
+    json.dump(value, file, indent=2, sort_keys=True)
+    file.write('\n')
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(temporary, path)
+
+
+def _plain(name: str, value: Any) -> Any:
+  """A value as JSON gives it back; an error names the field that it cannot."""
+  if isinstance(value, Mapping):
+    return {key: _plain(f'{name}.{key}', v) for key, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(f'{name}[{i}]', v) for i, v in enumerate(value)]
+  if hasattr(value, 'item') and getattr(value, 'ndim', None) == 0:
+    value = value.item()
+  if value is None or isinstance(value, (bool, int, float, str)):
+    return value
+  raise ValueError(
+      f'{name} holds a {type(value).__name__}, which {_CONFIG} cannot keep; '
+      'use numbers, strings, None and sequences of them.'
+  )
+
+
+def _with_tuples(value: Any) -> Any:
+  if isinstance(value, dict):
+    return {key: _with_tuples(v) for key, v in value.items()}
+  if isinstance(value, list):
+    return tuple(_with_tuples(v) for v in value)
+  return value
+
+
+def _flat(value: Any, name: str = '') -> dict[str, Any]:
+  """Leaves by dotted name; an empty group is a leaf."""
+  if not isinstance(value, dict) or (name and not value):
+    return {name: value}
+  return {
+      full: leaf
+      for key, child in value.items()
+      for full, leaf in _flat(child, f'{name}.{key}' if name else key).items()
+  }
+
+
+def _differences(old, new) -> dict[str, tuple[Any, Any]]:
+  return {
+      name: (old.get(name, _ABSENT), new.get(name, _ABSENT))
+      for name in sorted(old.keys() | new.keys())
+      if name not in old or name not in new or not _same(old[name], new[name])
+  }
+
+
+def _same(a: Any, b: Any) -> bool:
+  """Equality where 1 is 1.0, but True is not 1, and NaN is NaN."""
+  if isinstance(a, list) and isinstance(b, list):
+    return len(a) == len(b) and all(map(_same, a, b))
+  if isinstance(a, bool) != isinstance(b, bool):
+    return False
+  if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
+    return math.isnan(b)
+  return a == b
+
+
+def _covered(name: str, may_change: Sequence[str]) -> bool:
+  return any(
+      name == field or name.startswith(f'{field}.') for field in may_change
+  )
