@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks: where a model meets a loss."""

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image tasks by configuration."""
+
+import functools
+
+import ml_collections
+
+from hcl_jax import augment
+from hcl_jax import models
+from hcl_jax import schedules
+from hcl_jax.tasks import image_encoder
+from hcl_jax.tasks import moco
+from hcl_jax.tasks import simclr
+from hcl_jax.tasks import task
+
+
+def create(
+    config: ml_collections.ConfigDict,
+    *,
+    total_steps: int,
+    steps_per_epoch: int,
+    axis_name: str | None = task.AXIS,
+) -> task.Task:
+  """The task that a configuration describes.
+
+  Args:
+    config: the whole configuration.
+    total_steps: length of the run, for schedules.
+    steps_per_epoch: steps of an epoch.
+    axis_name: mapped axis of devices, or None.
+
+  Returns:
+    The task.
+  """
+  beta = _beta_schedule(config.loss, total_steps, steps_per_epoch)
+  knobs = {
+      name: config.loss[name]
+      for name in ('temperature', 'tau_plus', 'floor', 'stop_gradient_weights')
+  }
+  knobs['block_size'] = config.loss.block_size or None
+  encoder = create_encoder(config, axis_name)
+  if config.task == 'moco':
+    return moco.MoCo(
+        encoder,
+        beta,
+        embedding_dim=config.model.embedding_dim,
+        loss_knobs=knobs,
+        axis_name=axis_name,
+        **config.moco,
+    )
+  return simclr.SimCLR(
+      encoder,
+      beta,
+      loss_knobs=knobs,
+      supervised_negatives=config.loss.supervised_negatives,
+      axis_name=axis_name,
+  )
+
+
+def create_encoder(
+    config: ml_collections.ConfigDict, axis_name: str | None = task.AXIS
+) -> image_encoder.ImageEncoder:
+  """The encoder with its views."""
+  knobs = dict(config.model)
+  across = knobs.pop('cross_device_bn')
+  knobs['head_width'] = knobs['head_width'] or None
+  normalize = functools.partial(
+      augment.normalize, mean=config.augment.mean, std=config.augment.std
+  )
+  return image_encoder.ImageEncoder(
+      module=models.create(bn_axis_name=axis_name if across else None, **knobs),
+      augment=_augmentation(config.augment),
+      normalize=normalize,
+  )
+
+
+def _augmentation(config):
+  try:
+    return augment.Augmentation(**config)
+  except ValueError as error:
+    raise ValueError(f'config.augment: {error}') from error
+
+
+def _beta_schedule(config, total_steps, steps_per_epoch):
+  if config.annealing == 'constant':
+    return schedules.constant(config.beta)
+  if config.annealing == 'released':
+    epochs = max(total_steps // steps_per_epoch, 1)
+    return schedules.released(config.beta, epochs, steps_per_epoch)
+  return schedules.anneal(
+      config.beta, total_steps, config.num_changes, config.annealing
+  )

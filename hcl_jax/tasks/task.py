@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the train step asks of a task."""
+
+from typing import Any
+from typing import Protocol
+
+import jax
+
+AXIS = 'batch'  # the mapped axis of devices
+
+Batch = dict[str, jax.Array]
+
+
+class Task(Protocol):
+  """A model, its views and its loss, as pure functions of one device's rows.
+
+  ``embed`` treats rows alike (up to BatchNorm), so a batch may be embedded in
+  chunks; only ``loss`` lets rows meet, across devices too. ``state`` is a tree
+  of everything that is neither parameter nor optimizer: running statistics, a
+  momentum encoder, a queue. It is the same on every device.
+  """
+
+  def init(self, key: jax.Array, batch: Batch) -> tuple[Any, Any]:
+    """Returns initial parameters and state."""
+
+  def embed(
+      self,
+      params: Any,
+      state: Any,
+      batch: Batch,
+      key: jax.Array,
+      rows: jax.Array,
+  ) -> tuple[Any, Any]:
+    """Augments and embeds rows.
+
+    Args:
+      params: the parameters, which are differentiated.
+      state: see above.
+      batch: arrays of the rows, ``[b, ...]``.
+      key: the key of the step, the same on every device.
+      rows: which rows of the global batch these are, ``[b]``. Random numbers
+        depend on ``key`` and the row, not on the number of devices.
+
+    Returns:
+      Embeddings, a tree of ``[b, ...]``, and the new state.
+    """
+
+  def loss(
+      self, embeddings: Any, state: Any, batch: Batch, step: jax.Array
+  ) -> jax.Array:
+    """Returns one loss per row, ``[b]``, against the global batch."""
+
+  def update(
+      self, params: Any, state: Any, embeddings: Any, batch: Batch
+  ) -> Any:
+    """Returns the state after the optimizer has made new ``params``."""
+
+  def schedules(self, step: jax.Array) -> dict[str, jax.Array]:
+    """Returns what changes with the step and is worth logging."""
+
+  def features(
+      self,
+      params: Any,
+      state: Any,
+      batch: Batch,
+      keys: jax.Array | None = None,
+  ) -> jax.Array:
+    """Returns what is evaluated, ``[b, dim]``, in evaluation mode.
+
+    With ``keys [b]``, of augmented rows.
+    """
+
+
+def row_keys(key: jax.Array, rows: jax.Array, num: int) -> jax.Array:
+  """Independent keys ``[b, num]`` for each row of the global batch."""
+
+  def of_row(row):
+    return jax.random.split(jax.random.fold_in(key, row), num)
+
+  return jax.vmap(of_row)(rows)
