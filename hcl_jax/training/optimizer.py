@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers and learning rates by configuration, of optax's parts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_collections
+import optax
+
+
+def learning_rate(
+    config: ml_collections.ConfigDict, total_steps: int, steps_per_epoch: int
+) -> optax.Schedule:
+  """Linear warm-up, then constant or cosine to ``final_learning_rate``.
+
+  Args:
+    config: ``config.optimizer``.
+    total_steps: length of the run.
+    steps_per_epoch: steps of an epoch, the unit of ``warmup_epochs``.
+
+  Returns:
+    A function of the step.
+  """
+  peak, last = config.learning_rate, config.final_learning_rate
+  warmup = round(config.warmup_epochs * steps_per_epoch)
+  rest = max(total_steps - warmup, 1)
+  after = {
+      'constant': lambda: optax.constant_schedule(peak),
+      'cosine': lambda: optax.cosine_decay_schedule(
+          peak, rest, alpha=last / peak
+      ),
+  }[config.schedule]()
+  if not warmup:
+    return after
+  # The first step already moves, by 1/warmup of the peak.
+  ramp = optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1))
+  return optax.join_schedules([ramp, after], [warmup])
+
+
+def create(
+    config: ml_collections.ConfigDict, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+  """Clipping, then the optimizer named in the configuration.
+
+  Args:
+    config: ``config.optimizer``.
+    schedule: the learning rate by step.
+
+  Returns:
+    The transformation.
+  """
+  optimizer = OPTIMIZERS[config.name](config, schedule)
+  if not config.clip_norm:
+    return optimizer
+  return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+
+
+def _adam(config, schedule):
+  """Adam with L2 in the gradient (coupled), as in the released code."""
+  return optax.chain(
+      _coupled_decay(config), optax.adam(schedule, config.b1, config.b2)
+  )
+
+
+def _adamw(config, schedule):
+  return optax.adamw(
+      schedule,
+      config.b1,
+      config.b2,
+      weight_decay=config.weight_decay,
+      mask=_decayed(config),
+  )
+
+
+def _sgd(config, schedule):
+  return optax.chain(
+      _coupled_decay(config), optax.sgd(schedule, config.momentum or None)
+  )
+
+
+def _lars(config, schedule):
+  return optax.lars(
+      schedule,
+      weight_decay=config.weight_decay,
+      weight_decay_mask=_decayed(config),
+      trust_ratio_mask=_matrices,
+      momentum=config.momentum,
+  )
+
+
+OPTIMIZERS = {'adam': _adam, 'adamw': _adamw, 'sgd': _sgd, 'lars': _lars}
+
+
+def _coupled_decay(config):
+  if not config.weight_decay:
+    return optax.identity()
+  return optax.add_decayed_weights(config.weight_decay, _decayed(config))
+
+
+def _decayed(config) -> Callable[[Any], Any]:
+  return _everything if config.decay_vectors else _matrices
+
+
+def _everything(params):
+  return jax.tree.map(lambda _: True, params)
+
+
+def _matrices(params):
+  """Neither biases nor the scales and shifts of normalisation."""
+  return jax.tree.map(lambda x: x.ndim > 1, params)

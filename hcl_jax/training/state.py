@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The train state: all that a checkpoint must hold to go on bit for bit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flax import struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from hcl_jax import momentum
+from hcl_jax.tasks import task as task_lib
+
+
+@struct.dataclass
+class TrainState:
+  """Replicated over devices, without a device axis.
+
+  There is no random key in it: the key of a step is made of the seed and the
+  step.
+
+  Attributes:
+    step: number of steps taken.
+    params: parameters.
+    task_state: running statistics, queue and the like; see ``tasks.task``.
+    opt_state: the optimizer's.
+    ema_params: moving average of the parameters, or None.
+  """
+
+  step: jax.Array
+  params: Any
+  task_state: Any
+  opt_state: Any
+  ema_params: Any
+
+
+def create(
+    task: task_lib.Task,
+    optimizer: optax.GradientTransformation,
+    batch: dict[str, np.ndarray],
+    *,
+    seed: int,
+    with_ema: bool = False,
+) -> TrainState:
+  """The state before the first step.
+
+  Args:
+    task: the task.
+    optimizer: the optimizer.
+    batch: some rows, for their shapes.
+    seed: of the parameters.
+    with_ema: whether to average the parameters.
+
+  Returns:
+    The state, on one device.
+  """
+
+  @jax.jit
+  def init(key, batch):
+    params, task_state = task.init(key, batch)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        task_state=task_state,
+        opt_state=optimizer.init(params),
+        ema_params=jax.tree.map(jnp.copy, params) if with_ema else None,
+    )
+
+  return init(jax.random.fold_in(jax.random.key(seed), 0), batch)
+
+
+def next_state(
+    state: TrainState,
+    grads: Any,
+    task_state: Any,
+    optimizer: optax.GradientTransformation,
+    ema_decay: float,
+) -> TrainState:
+  """Applies the gradient, and averages the parameters if asked to."""
+  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  ema_params = state.ema_params
+  if ema_params is not None:
+    ema_params = momentum.average(ema_params, params, ema_decay)
+  return TrainState(
+      step=state.step + 1,
+      params=params,
+      task_state=task_state,
+      opt_state=opt_state,
+      ema_params=ema_params,
+  )
+
+
+def replicated(
+    devices: Sequence[jax.Device] | None = None,
+) -> jax.sharding.Sharding:
+  """One copy on each device (default: each local one), as the step returns."""
+  devices = np.array(devices or jax.local_devices())
+  mesh = jax.sharding.Mesh(devices, (task_lib.AXIS,))
+  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

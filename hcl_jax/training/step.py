@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The train step, written per device and mapped over devices: the only pmap.
+
+Under pmap the derivative of a device's own mean is already the transpose across
+devices, so ``pmean(grad(local_mean))`` is the gradient of the global loss.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import state as state_lib
+
+Metrics = dict[str, jax.Array]
+Step = Callable[
+    [state_lib.TrainState, dict[str, np.ndarray]],
+    tuple[state_lib.TrainState, Metrics],
+]
+
+_REPLICATED, _SPLIT = None, 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+  """What a step is made of.
+
+  Attributes:
+    task: the task.
+    optimizer: the optimizer.
+    seed: of all random numbers of the steps.
+    ema_decay: of the average of parameters, if the state has one.
+  """
+
+  task: task_lib.Task
+  optimizer: optax.GradientTransformation
+  seed: int
+  ema_decay: float = 0.999
+
+  def key(self, step: jax.Array) -> jax.Array:
+    """The key of a step; ``create`` has used number 0 of the seed."""
+    root = jax.random.fold_in(jax.random.key(self.seed), 1)
+    return jax.random.fold_in(root, step)
+
+
+def make_step(
+    rules: Rules,
+    *,
+    microbatch_size: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> Step:
+  """The function that trains on one batch.
+
+  Args:
+    rules: task, optimizer and seed.
+    microbatch_size: rows of a device that are embedded at a time; None for all
+      at once. The gradient is that of the whole batch, except that BatchNorm
+      takes its statistics from a chunk.
+    devices: where to run; None: on all local devices.
+
+  Returns:
+    ``(state, batch) -> (state, metrics)``; the state given is used up. Arrays
+    of the batch have a leading axis of devices.
+  """
+  pmap = _mapper(devices)
+  if microbatch_size is not None:
+    return _chunked_step(rules, microbatch_size, pmap)
+  return pmap(
+      functools.partial(_whole_step, rules),
+      in_axes=(_REPLICATED, _SPLIT),
+      out_axes=(_REPLICATED, _REPLICATED),
+      donate_argnums=0,
+  )
+
+
+def _mapper(devices):
+  devices = list(devices or jax.local_devices())
+  return functools.partial(
+      jax.pmap,
+      axis_name=task_lib.AXIS,
+      axis_size=len(devices),
+      devices=devices,
+  )
+
+
+def _whole_step(rules, state, batch):
+  rows = _global_rows(batch)
+  key = rules.key(state.step)
+
+  def local_mean(params):
+    embeddings, task_state = rules.task.embed(
+        params, state.task_state, batch, key, rows
+    )
+    losses = rules.task.loss(embeddings, state.task_state, batch, state.step)
+    return losses.mean(), (embeddings, task_state)
+
+  (loss, (embeddings, task_state)), grads = jax.value_and_grad(
+      local_mean, has_aux=True
+  )(state.params)
+  return _finish(rules, state, batch, loss, grads, embeddings, task_state)
+
+
+def _finish(rules, state, batch, loss, grads, embeddings, task_state):
+  """Averages over devices, updates, and measures."""
+  loss, grads = jax.lax.pmean((loss, grads), task_lib.AXIS)
+  new = state_lib.next_state(
+      state, grads, task_state, rules.optimizer, rules.ema_decay
+  )
+  new = new.replace(
+      task_state=rules.task.update(new.params, task_state, embeddings, batch)
+  )
+  metrics = {
+      'loss': loss,
+      'grad_norm': optax.tree.norm(grads),
+      **rules.task.schedules(state.step),
+  }
+  return new, metrics
+
+
+def _global_rows(batch, first=0, total=None):
+  """Numbers, in the global batch, of the rows that this device has."""
+  count = jax.tree.leaves(batch)[0].shape[0]
+  start = jax.lax.axis_index(task_lib.AXIS) * (total or count) + first
+  return start + jnp.arange(count, dtype=jnp.int32)
+
+
+def _chunked_step(rules, size, pmap):
+  """Embed by chunks, one loss over all, back-propagate by chunks.
+
+  Chunks are a loop in Python over compiled functions, because XLA runs
+  convolutions inside a compiled loop many times slower on a CPU.
+  """
+  embed = pmap(
+      functools.partial(_embed_chunk, rules),
+      in_axes=(_REPLICATED, _REPLICATED, _REPLICATED, _SPLIT, None, None),
+      out_axes=(_SPLIT, _REPLICATED),
+      static_broadcasted_argnums=5,
+  )
+  differentiate = pmap(
+      functools.partial(_loss_of_chunks, rules),
+      in_axes=(_SPLIT, _REPLICATED, _SPLIT, _REPLICATED),
+      out_axes=(_SPLIT, _SPLIT),
+  )
+  backpropagate = pmap(
+      functools.partial(_backpropagate_chunk, rules),
+      in_axes=(
+          _SPLIT, _REPLICATED, _REPLICATED, _REPLICATED, _SPLIT, _SPLIT, None,
+          None,
+      ),  # fmt: skip
+      out_axes=_SPLIT,
+      static_broadcasted_argnums=7,
+      donate_argnums=0,
+  )
+  finish = pmap(
+      functools.partial(_finish_chunks, rules),
+      in_axes=(_REPLICATED, _SPLIT, _SPLIT, _SPLIT, _SPLIT, _REPLICATED),
+      out_axes=(_REPLICATED, _REPLICATED),
+      donate_argnums=0,
+  )
+  zeros = pmap(
+      lambda _, params: jax.tree.map(jnp.zeros_like, params),
+      in_axes=(_SPLIT, _REPLICATED),  # pmap wants something that is split
+      out_axes=_SPLIT,
+  )
+
+  def step(state, batch):
+    rows = batch['index'].shape[1]
+    starts = range(0, rows, size)
+    chunks = [
+        {name: x[:, start : start + size] for name, x in batch.items()}
+        for start in starts
+    ]
+    # What the loss reads of a batch; images stay on the host.
+    labels = {name: batch[name] for name in ('label', 'index')}
+    embeddings, task_state = [], state.task_state
+    for start, chunk in zip(starts, chunks, strict=True):
+      z, task_state = embed(
+          state.params, task_state, state.step, chunk, start, rows
+      )
+      embeddings.append(z)
+    loss, cotangents = differentiate(
+        embeddings, state.task_state, labels, state.step
+    )
+    grads = zeros(loss, state.params)
+    for start, chunk, ct in zip(starts, chunks, cotangents, strict=True):
+      grads = backpropagate(
+          grads, state.params, state.task_state, state.step, chunk, ct, start,
+          rows,
+      )  # fmt: skip
+    return finish(state, loss, grads, embeddings, labels, task_state)
+
+  return step
+
+
+def _embed_chunk(rules, params, task_state, step, chunk, start, total):
+  rows = _global_rows(chunk, start, total)
+  return rules.task.embed(params, task_state, chunk, rules.key(step), rows)
+
+
+def _loss_of_chunks(rules, embeddings, task_state, batch, step):
+  """The loss, and its derivative by each chunk's embeddings."""
+
+  def local_mean(embeddings):
+    whole = _concatenate(embeddings)
+    return rules.task.loss(whole, task_state, batch, step).mean()
+
+  return jax.value_and_grad(local_mean)(embeddings)
+
+
+def _backpropagate_chunk(
+    rules, grads, params, task_state, step, chunk, cotangents, start, total
+):
+  def embed(params):
+    return _embed_chunk(
+        rules, params, task_state, step, chunk, start, total
+    )[0]
+
+  _, pull_back = jax.vjp(embed, params)
+  return jax.tree.map(jnp.add, grads, pull_back(cotangents)[0])
+
+
+def _finish_chunks(rules, state, loss, grads, embeddings, batch, task_state):
+  whole = _concatenate(embeddings)
+  return _finish(rules, state, batch, loss, grads, whole, task_state)
+
+
+def _concatenate(chunks):
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *chunks)
+
+
+def make_features(
+    task: task_lib.Task, devices: Sequence[jax.Device] | None = None
+) -> Callable[..., jax.Array]:
+  """The function ``(params, task_state, batch) -> features``.
+
+  Arrays of the batch and the features have a leading axis of devices.
+  """
+  in_axes = (_REPLICATED, _REPLICATED, _SPLIT)
+  return _mapper(devices)(task.features, in_axes=in_axes)
+
+
+def make_augmented_features(
+    task: task_lib.Task,
+    seed: int,
+    devices: Sequence[jax.Device] | None = None,
+) -> Callable[..., jax.Array]:
+  """The function ``(params, task_state, batch, epoch) -> features``.
+
+  Rows are augmented by keys of the seed, the epoch and ``batch['index']``.
+  """
+
+  def features(params, task_state, batch, epoch):
+    key = jax.random.fold_in(jax.random.key(seed), 2)
+    key = jax.random.fold_in(key, epoch)
+    keys = task_lib.row_keys(key, batch['index'], 1)[:, 0]
+    return task.features(params, task_state, batch, keys)
+
+  in_axes = (_REPLICATED, _REPLICATED, _SPLIT, None)
+  return _mapper(devices)(features, in_axes=in_axes)
+
+
+def split_rows(batch: dict[str, Any], devices: int) -> dict[str, Any]:
+  """Gives each array a leading axis of devices."""
+  return {
+      name: x.reshape(devices, x.shape[0] // devices, *x.shape[1:])
+      for name, x in batch.items()
+  }

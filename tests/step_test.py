@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The train step: devices, chunks, and what a step leaves behind."""
+
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import hcl_jax
+from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import step as step_lib
+from tests import tiny
+
+_ROWS = 16
+
+
+@functools.cache
+def _run(make_task, norm, *, devices, steps=3, chunk=None, ema=False, **knobs):
+  """Losses and the last state of a few steps of SGD."""
+  task = make_task(norm=norm, **knobs)
+  # SGD, because Adam hides a gradient that is n-fold.
+  optimizer = optax.sgd(0.5, momentum=0.9)
+  rules = step_lib.Rules(task, optimizer, seed=3, ema_decay=0.5)
+  where = jax.local_devices()[:devices]
+  take = step_lib.make_step(
+      rules, microbatch_size=chunk, devices=where
+  )
+  with jax.numpy_dtype_promotion('standard'):  # optax needs it
+    state = state_lib.create(
+        task, optimizer, tiny.batch(2), seed=3, with_ema=ema
+    )
+    state = jax.device_put(state, state_lib.replicated(where))
+    losses = []
+    for i in range(steps):
+      batch = step_lib.split_rows(tiny.batch(_ROWS, seed=i), devices)
+      state, metrics = take(state, batch)
+      losses.append(float(metrics['loss']))
+  return losses, jax.device_get(state)
+
+
+class DevicesTest(parameterized.TestCase):
+
+  @parameterized.parameters('batch', 'group')
+  def test_same_curve_on_any_number_of_devices(self, norm):
+    run = functools.partial(
+        _run, tiny.simclr_task, norm, cross_device=norm == 'batch'
+    )
+    one, state = run(devices=1)
+    for devices in (2, 8):
+      losses, other = run(devices=devices)
+      np.testing.assert_allclose(losses, one, rtol=2e-6)
+      chex.assert_trees_all_close(other.params, state.params, atol=1e-5)
+      chex.assert_trees_all_close(
+          other.task_state, state.task_state, rtol=1e-5, atol=1e-6
+      )
+
+  def test_statistics_per_device_are_averaged(self):
+    one, _ = _run(tiny.simclr_task, 'batch', devices=1)
+    four, state = _run(tiny.simclr_task, 'batch', devices=4)
+    self.assertGreater(np.abs(np.subtract(one, four)).max(), 1e-4)
+    chex.assert_tree_all_finite(state.task_state)
+
+  def test_moco_is_the_same_on_devices(self):
+    one, state = _run(tiny.moco_task, 'group', devices=1)
+    four, other = _run(tiny.moco_task, 'group', devices=2)
+    np.testing.assert_allclose(four, one, rtol=2e-6)
+    chex.assert_trees_all_close(
+        other.task_state.queue, state.task_state.queue, atol=2e-6
+    )
+
+  def test_the_state_stays_replicated_and_compiles_once(self):
+    task = tiny.simclr_task()
+    rules = step_lib.Rules(task, optax.identity(), seed=0)
+    traced = chex.assert_max_traces(n=1)(task.loss)
+    object.__setattr__(task, 'loss', traced)
+    take = step_lib.make_step(rules)
+    state = state_lib.create(task, rules.optimizer, tiny.batch(2), seed=0)
+    state = jax.device_put(state, state_lib.replicated())
+    for i in range(3):
+      batch = step_lib.split_rows(tiny.batch(_ROWS, seed=i), 8)
+      state, _ = take(state, batch)
+    self.assertEqual(int(state.step), 3)
+    self.assertLen(state.step.sharding.device_set, 8)
+    chex.assert_shape(state.step, ())
+
+
+class ChunksTest(parameterized.TestCase):
+
+  @parameterized.parameters((1, 2), (2, 4))
+  def test_chunks_give_the_gradient_of_the_whole_batch(self, devices, size):
+    run = functools.partial(_run, tiny.simclr_task, 'group', devices=devices)
+    whole, state = run(cross_device=False)
+    losses, other = run(chunk=size)
+    np.testing.assert_allclose(losses, whole, rtol=1e-5)
+    chex.assert_trees_all_close(other.params, state.params, atol=1e-5)
+
+  def test_chunks_of_moco(self):
+    whole, state = _run(tiny.moco_task, 'group', devices=2)
+    losses, other = _run(tiny.moco_task, 'group', devices=2, chunk=4)
+    np.testing.assert_allclose(losses, whole, rtol=1e-5)
+    chex.assert_trees_all_close(other.params, state.params, atol=1e-5)
+    chex.assert_trees_all_close(
+        other.task_state.queue, state.task_state.queue, atol=1e-5
+    )
+
+  def test_one_chunk_is_the_whole_batch_even_with_batch_norm(self):
+    whole, state = _run(tiny.simclr_task, 'batch', devices=1)
+    losses, other = _run(tiny.simclr_task, 'batch', devices=1, chunk=_ROWS)
+    np.testing.assert_allclose(losses, whole, rtol=1e-5)
+    chex.assert_trees_all_close(
+        other.task_state, state.task_state, rtol=1e-5, atol=1e-6
+    )
+
+  def test_chunks_take_their_own_batch_statistics(self):
+    whole, _ = _run(tiny.simclr_task, 'batch', devices=1)
+    chunked, _ = _run(tiny.simclr_task, 'batch', devices=1, chunk=4)
+    self.assertNotAlmostEqual(whole[0], chunked[0], places=4)
+
+
+class StateTest(parameterized.TestCase):
+
+  def test_a_step_is_the_gradient_of_the_loss_of_the_batch(self):
+    """One step of SGD against the loss differentiated by hand."""
+    task = tiny.simclr_task(norm='group', axis_name=None)
+    batch = tiny.batch(_ROWS)
+    key = step_lib.Rules(task, optax.identity(), seed=3).key(jnp.int32(0))
+    optimizer = optax.sgd(0.5, momentum=0.9)
+    state = state_lib.create(task, optimizer, tiny.batch(2), seed=3)
+
+    def loss(params):
+      keys = task_lib.row_keys(key, jnp.arange(_ROWS, dtype=jnp.int32), 2)
+      views = [tiny.augment(keys[:, i], batch['image']) for i in (0, 1)]
+      z1, z2 = (
+          task.encoder.module.apply({'params': params}, view, train=True)[1]
+          for view in views
+      )
+      return hcl_jax.simclr_loss(z1, z2, beta=1.0).mean()
+
+    value, grads = jax.value_and_grad(loss)(state.params)
+    expected = jax.tree.map(lambda p, g: p - 0.5 * g, state.params, grads)
+    losses, new = _run(tiny.simclr_task, 'group', devices=8, steps=1)
+    self.assertAlmostEqual(losses[0], float(value), places=5)
+    chex.assert_trees_all_close(new.params, expected, atol=1e-5)
+
+  def test_average_of_parameters(self):
+    run = functools.partial(_run, tiny.simclr_task, 'group', devices=1)
+    _, first = run(steps=1, ema=True)
+    _, second = run(steps=2, ema=True)
+    expected = jax.tree.map(
+        lambda average, new: (average + new) / 2,
+        first.ema_params,
+        second.params,
+    )
+    chex.assert_trees_all_close(second.ema_params, expected, atol=1e-6)
+
+if __name__ == '__main__':
+  absltest.main()
