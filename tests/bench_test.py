@@ -17,7 +17,7 @@ _OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
 
 # A contestant that fits no device, beside one that does.
 _TOO_LARGE = """
-from absl import app
+from hcl_jax import command
 from hcl_jax.bench import __main__
 from hcl_jax.bench import contest
 from hcl_jax.bench import loss
@@ -29,7 +29,7 @@ loss.own_contestants = lambda: [
     contest.Contestant('too large', fail, lambda z1, z2: (z1, z2)),
     loss.three_matmuls('three matmuls'),
 ]
-app.run(__main__.main)
+command.run("hcl_jax.bench", __main__.main)
 """
 
 

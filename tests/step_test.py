@@ -2,6 +2,7 @@
 """The train step: devices, chunks, and what a step leaves behind."""
 
 import functools
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,7 +13,9 @@ import numpy as np
 import optax
 
 import hcl_jax
+from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import config as config_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from tests import tiny
@@ -158,6 +161,39 @@ class StateTest(parameterized.TestCase):
         second.params,
     )
     chex.assert_trees_all_close(second.ema_params, expected, atol=1e-6)
+
+class LoweringTest(parameterized.TestCase):
+
+  @parameterized.parameters('tpu', 'cuda')
+  def test_the_resnet50_step_lowers(self, platform):
+    config = config_lib.image_config()
+    task = image_tasks.create(config, total_steps=10, steps_per_epoch=5)
+    rules = step_lib.Rules(task, optax.adam(1e-3), seed=0)
+    take = step_lib.make_step(rules)
+    rows = jax.eval_shape(
+        lambda: {
+            'image': jnp.zeros((8, 2, 32, 32, 3), jnp.uint8),
+            'label': jnp.zeros((8, 2), jnp.int32),
+            'index': jnp.zeros((8, 2), jnp.int32),
+        }
+    )
+    with (
+        jax.numpy_dtype_promotion('standard'),
+        # Models ask it which formulation of a convolution to take.
+        mock.patch.object(jax, 'default_backend', lambda: platform),
+    ):
+      state = jax.eval_shape(
+          lambda: state_lib.create(
+              task, rules.optimizer, {'image': np.zeros((1, 32, 32, 3), 'u1')},
+              seed=0,
+          )
+      )  # fmt: skip
+      exported = jax.export.export(
+          jax.jit(lambda *args: take(*args)), platforms=[platform]
+      )(state, rows)
+    self.assertEqual(exported.nr_devices, 8)
+    self.assertIn('stablehlo.all_reduce', exported.mlir_module())
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -7,6 +7,7 @@ slow minute of the machine is shared by all.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
@@ -20,13 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hcl_jax import command as command_lib
 from hcl_jax.bench import output
 
-_LEAST_SECONDS = 0.05  # a contestant faster than this is repeated in a round
-
-
-class UsageError(Exception):
-  """What the user asked for cannot be done; the message says why."""
+LEAST_SECONDS = 0.05  # a contestant faster than this is repeated in a round
 
 
 class Contestant(NamedTuple):
@@ -130,8 +128,8 @@ def warm_up(run: Run, dim: int, limit: float) -> None:
   first = run.call()[0]
   seconds = time.perf_counter() - start
   run.loss = float(first) if first.ndim == 0 else None
-  if seconds < _LEAST_SECONDS:
-    run.repeats = math.ceil(_LEAST_SECONDS / time_call(run, time.perf_counter))
+  if seconds < LEAST_SECONDS:
+    run.repeats = math.ceil(LEAST_SECONDS / time_call(run, time.perf_counter))
 
 
 def time_call(run: Run, clock: Callable[[], float]) -> float:
@@ -198,10 +196,50 @@ def paired_ratio(times: list[float], others: list[float]) -> float | None:
   return statistics.median(a / b for a, b in zip(times, others, strict=True))
 
 
+@dataclasses.dataclass
+class Timed:
+  """Something to call again and again, and how long it took so far.
+
+  Attributes:
+    name: what to print.
+    call: what to time; returns when it is done.
+    first_seconds: wall time of the first call, which compiles.
+    seconds: of a call, one for each round.
+  """
+
+  name: str
+  call: Callable[[], Any]
+  first_seconds: float
+  seconds: list[float] = dataclasses.field(default_factory=list)
+
+
+def timed(name: str, call: Callable[[], Any]) -> Timed:
+  """Calls once to warm up."""
+  start = time.perf_counter()
+  call()
+  return Timed(name, call, time.perf_counter() - start)
+
+
+def time_rounds(
+    runs: Sequence[Any], rounds: int, clock: Callable[[], float]
+) -> None:
+  """Times all in turns, and back again every other round."""
+  for i in range(rounds):
+    for run in runs[::-1] if i % 2 else runs:
+      start, calls = clock(), 0
+      while not calls or clock() < start + LEAST_SECONDS:
+        run.call()
+        calls += 1
+      run.seconds.append((clock() - start) / calls)
+    output.say(f'round {i + 1} of {rounds} done')
+
+
 def pin_to_one_core() -> None:
   """To be called before XLA or torch start their threads."""
   if not hasattr(os, 'sched_setaffinity'):
-    raise UsageError('--one_core: this system cannot pin a process to a core.')
+    raise command_lib.UsageError(
+        '--one_core: this system cannot pin a process to a core.'
+    )
   os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 

@@ -8,7 +8,6 @@ torch and lightly, where these are installed.
 """
 
 import functools
-import os
 from typing import Any
 
 from absl import flags
@@ -16,7 +15,10 @@ import jax
 import jax.numpy as jnp
 
 import hcl_jax
+from hcl_jax import command as command_lib
+from hcl_jax import reporting
 from hcl_jax.bench import contest
+from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import peers
 
@@ -27,7 +29,6 @@ _MEMORY_ONLY_SIZES = flags.DEFINE_list(
     'memory_only_sizes', '', 'Pairs per batch to compile for but not to run.'
 )
 _DIM = flags.DEFINE_integer('dim', 128, 'Width of the embeddings.')
-_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds per batch size.')
 _PEERS = flags.DEFINE_list(
     'peers',
     ','.join(peers.PEERS),
@@ -39,10 +40,6 @@ _MAX_DENSE_GIB = flags.DEFINE_float(
     'What holds the whole similarity matrix is not run where it would need '
     'more than this.',
 )
-_ONE_CORE = flags.DEFINE_bool(
-    'one_core', False, 'Pin the process to one core and report its CPU time.'
-)
-_JSON = flags.DEFINE_string('json', '', 'Where to write the results, if set.')
 
 _REFERENCES = ('three matmuls', 'torch hard', 'standard')
 _NOTES = """\
@@ -117,16 +114,18 @@ def time_table(rows: list[dict[str, Any]]) -> str:
   """Milliseconds and ratios, a line for each contestant and batch size."""
   names = [x for x in _REFERENCES if any(r['ratios'][x] for r in rows)]
   header = ['contestant', 'B', 'ms', *(f'/ {x}' for x in names)]
-  return output.table(
+  return reporting.table(
       [*header, 'compile s', 'loss'],
       [
           [
               r['name'],
               str(r['batch']),
-              output.number(r['ms'], 2) if r['status'] == 'ok' else r['status'],
-              *(output.number(r['ratios'][x], 3) for x in names),
-              output.number(r['compile_seconds'], 1),
-              output.number(r['loss'], 4),
+              reporting.number(r['ms'], 2)
+              if r['status'] == 'ok'
+              else r['status'],
+              *(reporting.number(r['ratios'][x], 3) for x in names),
+              reporting.number(r['compile_seconds'], 1),
+              reporting.number(r['loss'], 4),
           ]
           for r in rows
       ],
@@ -138,9 +137,9 @@ def memory_table(rows: list[dict[str, Any]]) -> str:
   by_name = {}
   for r in rows:
     used = None if r['temp_bytes'] is None else r['temp_bytes'] / 2**20
-    by_name.setdefault(r['name'], []).append(output.number(used, 1))
+    by_name.setdefault(r['name'], []).append(reporting.number(used, 1))
   batches = dict.fromkeys(r['batch'] for r in rows)
-  return output.table(
+  return reporting.table(
       ['contestant', *(f'B={batch}' for batch in batches)],
       [[name, *cells] for name, cells in by_name.items()],
   )
@@ -172,43 +171,31 @@ def report(results: dict[str, Any]) -> str:
   ])
 
 
-def read_sizes(flag: flags.FlagHolder) -> list[int]:
-  for text in flag.value:
-    if not text.isdecimal() or int(text) < 2:
-      raise contest.UsageError(
-          f'--{flag.name} must be whole numbers >= 2, got {text!r}.'
-      )
-  return list(dict.fromkeys(map(int, flag.value)))
-
-
 def read_work() -> list[tuple[int, int]]:
   """Checks all flags; returns each batch size with its number of rounds."""
-  timed, compiled = read_sizes(_BATCH_SIZES), read_sizes(_MEMORY_ONLY_SIZES)
+  timed = options.read_sizes(_BATCH_SIZES)
+  compiled = options.read_sizes(_MEMORY_ONLY_SIZES)
   if not timed and not compiled:
-    raise contest.UsageError(
+    raise command_lib.UsageError(
         '--batch_sizes and --memory_only_sizes are both empty.'
     )
-  for flag, least in ((_DIM, 1), (_ROUNDS, 1), (_MAX_DENSE_GIB, 0)):
-    if not flag.value >= least:
-      raise contest.UsageError(
-          f'--{flag.name} must be >= {least}, got {flag.value}.'
-      )
+  options.check()
+  options.at_least(_DIM, 1)
+  options.at_least(_MAX_DENSE_GIB, 0)
   for name in _PEERS.value:
     if name not in peers.PEERS:
       known = ', '.join(peers.PEERS)
-      raise contest.UsageError(f'--peers must be among {known}; got {name!r}.')
-  path = _JSON.value
-  directory = os.path.dirname(os.path.abspath(path))
-  if path and (os.path.isdir(path) or not os.access(directory, os.W_OK)):
-    raise contest.UsageError(f'--json cannot be written: {path!r}.')
-  work = [(batch, _ROUNDS.value) for batch in timed]
+      raise command_lib.UsageError(
+          f'--peers must be among {known}; got {name!r}.'
+      )
+  work = [(batch, options.ROUNDS.value) for batch in timed]
   return work + [(batch, 0) for batch in compiled if batch not in timed]
 
 
 def command() -> None:
   """Times the loss beside bare products and peers."""
   work = read_work()
-  if _ONE_CORE.value:
+  if options.ONE_CORE.value:
     contest.pin_to_one_core()
   clock_name, clock = contest.choose_clock()
   others, missing = peers.find(_PEERS.value)
@@ -222,7 +209,7 @@ def command() -> None:
       'cores': contest.usable_cores(),
       'clock': clock_name,
       'dim': _DIM.value,
-      'rounds': _ROUNDS.value,
+      'rounds': options.ROUNDS.value,
       'knobs': {
           'temperature': peers.TEMPERATURE,
           'beta': peers.BETA,
@@ -241,6 +228,6 @@ def command() -> None:
         references=_REFERENCES,
     )
     results['device_memory'] = contest.device_memory()
-    if _JSON.value:
-      output.write_json(_JSON.value, results)
+    if options.JSON.value:
+      reporting.write_json(options.JSON.value, results)
   print(report(results))

@@ -143,11 +143,7 @@ def _chunked_step(rules, size, pmap):
       out_axes=(_SPLIT, _REPLICATED),
       static_broadcasted_argnums=5,
   )
-  differentiate = pmap(
-      functools.partial(_loss_of_chunks, rules),
-      in_axes=(_SPLIT, _REPLICATED, _SPLIT, _REPLICATED),
-      out_axes=(_SPLIT, _SPLIT),
-  )
+  differentiate = _map_loss(rules.task, pmap)
   backpropagate = pmap(
       functools.partial(_backpropagate_chunk, rules),
       in_axes=(
@@ -204,14 +200,21 @@ def _embed_chunk(rules, params, task_state, step, chunk, start, total):
   return rules.task.embed(params, task_state, chunk, rules.key(step), rows)
 
 
-def _loss_of_chunks(rules, embeddings, task_state, batch, step):
+def _map_loss(task, pmap):
   """The loss, and its derivative by each chunk's embeddings."""
 
-  def local_mean(embeddings):
-    whole = _concatenate(embeddings)
-    return rules.task.loss(whole, task_state, batch, step).mean()
+  def loss_of_chunks(chunks, task_state, batch, step):
+    def local_mean(chunks):
+      whole = _concatenate(chunks)
+      return task.loss(whole, task_state, batch, step).mean()
 
-  return jax.value_and_grad(local_mean)(embeddings)
+    return jax.value_and_grad(local_mean)(chunks)
+
+  return pmap(
+      loss_of_chunks,
+      in_axes=(_SPLIT, _REPLICATED, _SPLIT, _REPLICATED),
+      out_axes=(_SPLIT, _SPLIT),
+  )
 
 
 def _backpropagate_chunk(
@@ -233,6 +236,22 @@ def _finish_chunks(rules, state, loss, grads, embeddings, batch, task_state):
 
 def _concatenate(chunks):
   return jax.tree.map(lambda *x: jnp.concatenate(x), *chunks)
+
+
+def make_loss(
+    task: task_lib.Task, devices: Sequence[jax.Device] | None = None
+) -> Callable[..., Any]:
+  """The function ``(chunks, task_state, batch, step) -> loss, cotangents``.
+
+  Args:
+    task: the task.
+    devices: where to run; None: on all local devices.
+
+  Returns:
+    The function. ``chunks`` is a list of embeddings; the loss is each device's
+    own mean, whose average is the global one.
+  """
+  return _map_loss(task, _mapper(devices))
 
 
 def make_features(

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Colour operations on one planar image, values in [0, 1].
+
+An image is ``[3, ...]``: red, green and blue planes of any one shape. Planes
+rather than pixels, and long ones, are what compilers vectorise.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
+
+
+def adjust_brightness(image: jax.Array, factor: ArrayLike) -> jax.Array:
+  """Scales the image; 0 is black and 1 changes nothing."""
+  return _clip(factor * image)
+
+
+def adjust_contrast(image: jax.Array, factor: ArrayLike) -> jax.Array:
+  """Moves the image from its mean luma (0) through itself (1) and beyond."""
+  return _blend(image, _mean(_luma(image)), factor)
+
+
+def adjust_saturation(image: jax.Array, factor: ArrayLike) -> jax.Array:
+  """Moves the image from its luma (0) through itself (1) and beyond."""
+  return _blend(image, _luma(image)[None], factor)
+
+
+def adjust_hue(image: jax.Array, shift: ArrayLike) -> jax.Array:
+  r"""Turns every hue; value and saturation stay as they are.
+
+  With value v and chroma c, a channel whose hue is n sixths of the circle is
+
+  .. math::
+    v - \mathrm{clip}(d(6 h, n) - 1, 0, 1) \, c
+
+  at hue h, d being the distance on a circle of length 6. Hue and distance are
+  kept as multiples of c: no division, and grey pixels need no care.
+
+  Args:
+    image: planar, ``[3, ...]``.
+    shift: fraction of the circle, in [-0.5, 0.5].
+
+  Returns:
+    An image of the same shape.
+  """
+  red, green, blue = image
+  value = _maximum(_maximum(red, green), blue)
+  chroma = value - _minimum(_minimum(red, green), blue)
+  hue = jnp.where(
+      value == red,
+      green - blue,
+      jnp.where(
+          value == green, blue - red + 2 * chroma, red - green + 4 * chroma
+      ),
+  )
+  hue = hue + 6 * shift * chroma
+
+  def channel(n):
+    distance = jnp.abs(hue - n * chroma)
+    distance = _minimum(distance, jnp.abs(distance - 6 * chroma))
+    return value - _minimum(_maximum(distance - chroma, 0.0), chroma)
+
+  return jnp.stack([channel(0), channel(2), channel(4)])
+
+
+def to_grayscale(image: jax.Array) -> jax.Array:
+  """The luma as all three channels."""
+  return jnp.stack([_luma(image)] * 3)
+
+
+def jitter_color(
+    image: jax.Array, order: jax.Array, strengths: jax.Array
+) -> jax.Array:
+  """The four adjustments, one after another.
+
+  Args:
+    image: planar, ``[3, ...]``.
+    order: a permutation of 0 to 3, ``[4]``: which adjustment comes first,
+      second and so on, 0 being brightness, 1 contrast, 2 saturation and 3 hue.
+    strengths: the factor of each of the first three and the shift of the hue,
+      ``[4]``, by number and not by place in the order.
+
+  Returns:
+    An image of the same shape.
+  """
+  # Four switches of four: each ends a fusion, which XLA:CPU would otherwise
+  # let grow until it computes every pixel several times. One switch of 24
+  # orders takes longer to compile and to run.
+  for i in range(4):
+    image = jax.lax.switch(order[i], _ADJUSTMENTS, image, strengths)
+  return image
+
+
+_ADJUSTMENTS = (
+    lambda image, strengths: adjust_brightness(image, strengths[0]),
+    lambda image, strengths: adjust_contrast(image, strengths[1]),
+    lambda image, strengths: adjust_saturation(image, strengths[2]),
+    lambda image, strengths: adjust_hue(image, strengths[3]),
+)
+
+
+def _luma(image):
+  return sum(weight * plane for weight, plane in zip(_LUMA, image, strict=True))
+
+
+def _mean(plane):
+  # Lanes first: a sum in one chain does not vectorise.
+  plane = plane.reshape(-1)
+  whole = plane.size - plane.size % 128
+  lanes = jnp.sum(plane[:whole].reshape(-1, 128), axis=0)
+  return (jnp.sum(lanes) + jnp.sum(plane[whole:])) / plane.size
+
+
+def _blend(image, other, factor):
+  return _clip(factor * image + (1 - factor) * other)
+
+
+def _clip(image):
+  return _minimum(_maximum(image, 0.0), 1.0)
+
+
+# jnp.maximum passes NaN on, which takes XLA:CPU several instructions.
+def _maximum(a, b):
+  return jnp.where(a > b, a, b)
+
+
+def _minimum(a, b):
+  return jnp.where(a < b, a, b)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All augmentations of a batch, with the released parameters as defaults."""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax.augment import _arguments
+from hcl_jax.augment import _color
+from hcl_jax.augment import _resample
+from hcl_jax.augment import _sampling
+
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR10_STD = (0.2023, 0.1994, 0.2010)
+
+
+class _Draws(NamedTuple):
+  """The parameters of one image; booleans say whether an operation acts."""
+
+  crop: _sampling.Crop
+  flip: jax.Array
+  jitter: jax.Array
+  adjustments: _sampling.Jitter
+  grayscale: jax.Array
+  blur: jax.Array
+  sigma: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+  """SimCLR's augmentations of a batch, for use inside a compiled step.
+
+  In this order: random resized crop, flip, colour jitter, grayscale, blur,
+  normalise. Nothing is rounded to bytes in between. The defaults are those of
+  the paper's released code. An operation of probability 0 is not compiled; it
+  does not change what is drawn for the others.
+
+  A row of the result depends on its own key and image only, so neither the
+  batch it is in nor the number of devices matters. From each key come 32
+  uniform numbers, whatever the settings: 22 for the crop (as in
+  :func:`sample_crop`), 5 for the jitter (as in :func:`sample_jitter`), and one
+  each for whether to flip, to jitter, to make gray, to blur, and for sigma.
+
+  Attributes:
+    size: side of the result.
+    scale: least and greatest area of the crop over the image's.
+    ratio: least and greatest width over height of the crop, before resizing.
+    flip: probability of a horizontal flip.
+    jitter: probability of the colour jitter.
+    brightness: greatest change of its factor from 1.
+    contrast: the same.
+    saturation: the same.
+    hue: greatest shift, as a fraction of the circle, at most 0.5.
+    grayscale: probability of grayscale.
+    blur: probability of the blur.
+    blur_kernel: taps of the blur, odd; about a tenth of ``size``.
+    blur_sigma: least and greatest standard deviation of the blur.
+    mean: of each channel, to be subtracted; pixels lie in [0, 1].
+    std: of each channel, to be divided by.
+
+  Example:
+    >>> import jax, numpy as np
+    >>> augmentation = Augmentation(size=8)
+    >>> keys = jax.random.split(jax.random.key(0), 2)
+    >>> augmentation(keys, np.zeros((2, 16, 16, 3), np.uint8)).shape
+    (2, 8, 8, 3)
+  """
+
+  size: int = 32
+  scale: tuple[float, float] = (0.08, 1.0)
+  ratio: tuple[float, float] = (3 / 4, 4 / 3)
+  flip: float = 0.5
+  jitter: float = 0.8
+  brightness: float = 0.4
+  contrast: float = 0.4
+  saturation: float = 0.4
+  hue: float = 0.1
+  grayscale: float = 0.2
+  blur: float = 0.5
+  blur_kernel: int = 3
+  blur_sigma: tuple[float, float] = (0.1, 2.0)
+  mean: tuple[float, float, float] = CIFAR10_MEAN
+  std: tuple[float, float, float] = CIFAR10_STD
+
+  def __post_init__(self):
+    # Tuples, whatever came: a value that can be hashed.
+    read = {
+        name: _arguments.bounds(name, getattr(self, name))
+        for name in ('scale', 'ratio', 'blur_sigma')
+    }
+    read['mean'], read['std'] = _arguments.statistics(self.mean, self.std)
+    for name, value in read.items():
+      object.__setattr__(self, name, value)
+    _arguments.size(self.size)
+    _arguments.kernel(self.blur_kernel, self.size if self.blur else math.inf)
+    _arguments.within('scale', self.scale[1], 1)
+    for name in ('flip', 'jitter', 'grayscale', 'blur'):
+      _arguments.within(name, getattr(self, name), 1)
+    for name in ('brightness', 'contrast', 'saturation'):
+      _arguments.within(name, getattr(self, name))
+    _arguments.within('hue', self.hue, 0.5)
+
+  def __call__(self, keys: jax.Array, images: jax.Array) -> jax.Array:
+    """Augments every image by its own key.
+
+    Args:
+      keys: typed PRNG keys, ``[batch]``.
+      images: uint8, ``[batch, height, width, 3]``.
+
+    Returns:
+      Normalised images, float32, ``[batch, size, size, 3]``.
+    """
+    images = _arguments.images(images, 4)
+    _arguments.keys(keys, images.shape[0])
+    return self._augment(keys, images)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def _augment(self, keys, images):
+    draw = functools.partial(self._draw, shape=images.shape[1:3])
+    planes = jax.lax.platform_dependent(
+        jax.vmap(draw)(keys),
+        images,
+        cpu=self._one_by_one,
+        default=self._at_once,
+    )
+    return _normalize(jnp.moveaxis(planes, 1, -1), self.mean, self.std)
+
+  def _draw(self, key, shape):
+    # One draw for all: each call of the generator costs a compilation.
+    uniform = jax.random.uniform(key, (32,))
+    low, high = self.blur_sigma
+    return _Draws(
+        crop=_sampling.choose_crop(
+            uniform[:22], shape, scale=self.scale, ratio=self.ratio
+        ),
+        adjustments=_sampling.choose_jitter(
+            uniform[22:27],
+            brightness=self.brightness,
+            contrast=self.contrast,
+            saturation=self.saturation,
+            hue=self.hue,
+        ),
+        flip=uniform[27] < self.flip,
+        jitter=uniform[28] < self.jitter,
+        grayscale=uniform[29] < self.grayscale,
+        blur=uniform[30] < self.blur,
+        sigma=low + (high - low) * uniform[31],
+    )
+
+  def _at_once(self, draws, images):
+    """For accelerators: whole-batch products, and both sides of a branch."""
+
+    def one(draws, image):
+      cropped = _resample.crop(
+          image, *draws.crop, size=self.size, flip=draws.flip
+      )
+      return self._recolor(draws, cropped / 255, matmul=True)
+
+    return jax.vmap(one)(draws, images)
+
+  def _one_by_one(self, draws, images):
+    """For CPUs: a loop in place, whose branches are really taken."""
+    planes = self._crop_planes(draws, images)
+    if not (self.jitter or self.grayscale or self.blur):
+      return planes
+
+    def step(i, flat):
+      image, own = jax.tree.map(functools.partial(_row, i), (flat, draws))
+      image = self._recolor(own, image, matmul=False)
+      return jax.lax.dynamic_update_index_in_dim(flat, image, i, 0)
+
+    # Flat planes: XLA:CPU vectorises the last axis, so it must be long.
+    flat = planes.reshape(*planes.shape[:2], -1)
+    flat = jax.lax.fori_loop(0, len(flat), step, flat)
+    return flat.reshape(planes.shape)
+
+  def _crop_planes(self, draws, images):
+    """The crops in few passes that vectorise: split, pick rows, multiply."""
+    batch, height, width, _ = images.shape
+    crop = draws.crop
+    taps = functools.partial(_resample.crop_taps, outputs=self.size)
+    rows = jax.vmap(functools.partial(taps, inputs=height))(
+        crop.top, crop.height
+    )
+    columns = jax.vmap(functools.partial(taps, inputs=width))(
+        crop.left, crop.width, flip=draws.flip
+    )
+    rows, columns = _materialize((rows, columns))
+    planes = _materialize(jax.vmap(_resample.stack_planes)(images))
+    stack = functools.partial(_resample.stack_taps, inputs=height)
+    planes = jax.vmap(_resample.pick_rows)(planes, jax.vmap(stack)(rows))
+    matrix = functools.partial(_resample.matrix, inputs=width)
+    columns = jax.vmap(matrix)(columns) * np.float32(1 / 255)
+    planes = jax.vmap(_resample.mix_columns)(planes, columns)
+    return planes.reshape(batch, 3, self.size, self.size)
+
+  def _recolor(self, draws, image, *, matmul):
+    """Everything between crop and normalisation, on one image."""
+    if self.jitter:
+      image = _maybe(
+          draws.jitter, _color.jitter_color, image, *draws.adjustments
+      )
+    if self.grayscale:
+      image = _maybe(draws.grayscale, _color.to_grayscale, image)
+    if self.blur:
+      blur = functools.partial(self._blur, matmul=matmul)
+      image = _maybe(draws.blur, blur, image, draws.sigma)
+    return image
+
+  def _blur(self, image, sigma, *, matmul):
+    blurred = _resample.gaussian_blur(
+        image.reshape(3, self.size, self.size),
+        sigma,
+        kernel_size=self.blur_kernel,
+        matmul=matmul,
+    )
+    return blurred.reshape(image.shape)
+
+
+def normalize(
+    images: jax.Array,
+    mean: tuple[float, float, float] = CIFAR10_MEAN,
+    std: tuple[float, float, float] = CIFAR10_STD,
+) -> jax.Array:
+  """Bytes to normalised floats: the transform of test images.
+
+  Args:
+    images: uint8, ``[..., 3]``.
+    mean: of each channel, to be subtracted; pixels lie in [0, 1].
+    std: of each channel, to be divided by.
+
+  Returns:
+    float32, of the same shape.
+  """
+  mean, std = _arguments.statistics(mean, std)
+  images = _arguments.images(images)
+  return _normalize(images.astype(jnp.float32) / 255, mean, std)
+
+
+def _normalize(images, mean, std):
+  shape = (1,) * (images.ndim - 1) + (3,)
+  mean, std = (np.float32(x).reshape(shape) for x in (mean, std))
+  return (images - mean) * (1 / std)
+
+
+def _maybe(condition, operation, image, *args):
+  return jax.lax.cond(
+      condition, operation, lambda image, *_: image, image, *args
+  )
+
+
+def _row(i, array):
+  return jax.lax.dynamic_index_in_dim(array, i, keepdims=False)
+
+
+def _materialize(tree):
+  """Keeps XLA:CPU from computing ``tree`` anew for every pixel that reads it.
+
+  A loop that makes no round, but the compiler cannot know it, ends a fusion;
+  ``jax.lax.optimization_barrier`` is gone before XLA:CPU fuses.
+  """
+  count = jnp.abs(jax.tree.leaves(tree)[0].ravel()[0]).astype(jnp.int32)
+  return jax.lax.while_loop(
+      lambda state: state[0] < 0,
+      lambda state: (state[0] + 1, jax.tree.map(jnp.negative, state[1])),
+      (count, tree),
+  )[1]

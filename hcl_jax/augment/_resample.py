@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Crop with resize, and blur: linear maps of rows, then of columns.
+
+Every output row is a weighted sum of a few input rows, its taps. A map is
+applied by picking these rows, or as a matrix product.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+import numpy as np
+
+
+class Taps(NamedTuple):
+  """A map from ``inputs`` rows to ``outputs`` rows.
+
+  Attributes:
+    index: which input rows, int32, ``[outputs, taps]``.
+    weights: how much of each, ``[outputs, taps]``.
+  """
+
+  index: jax.Array
+  weights: jax.Array
+
+
+def crop(
+    image: jax.Array,
+    top: ArrayLike,
+    left: ArrayLike,
+    height: ArrayLike,
+    width: ArrayLike,
+    *,
+    size: int,
+    flip: ArrayLike = False,
+) -> jax.Array:
+  """Crops, resizes to a square and, if asked to, flips left and right.
+
+  Bilinear; where the crop is larger than the result, the triangle grows with
+  it (antialias), as Pillow resizes. No pixel outside the crop is looked at.
+
+  Args:
+    image: ``[rows, columns, 3]``.
+    top: first row of the crop; a whole number, as are the next three.
+    left: first column.
+    height: rows of the crop.
+    width: columns of the crop.
+    size: side of the result.
+    flip: whether to flip.
+
+  Returns:
+    A planar float32 image, ``[3, size, size]``, on the scale of ``image``.
+  """
+  rows = crop_taps(top, height, image.shape[0], size)
+  columns = crop_taps(left, width, image.shape[1], size, flip)
+  mixed = mix_rows(image, matrix(rows, image.shape[0]))
+  planes = jnp.transpose(mixed, (2, 0, 1))
+  return mix_columns(planes, matrix(columns, image.shape[1]))
+
+
+def gaussian_blur(
+    image: jax.Array, sigma: ArrayLike, *, kernel_size: int, matmul: bool = True
+) -> jax.Array:
+  """Blurs with a truncated Gaussian; the border is reflected (reflect-101).
+
+  Args:
+    image: planar, ``[3, height, width]``, sides > ``kernel_size // 2``.
+    sigma: standard deviation in pixels, > 0.
+    kernel_size: taps per axis, odd.
+    matmul: multiply rows by a matrix rather than pick them: the same value.
+
+  Returns:
+    An image of the same shape.
+  """
+  _, height, width = image.shape
+  rows = blur_taps(sigma, height, kernel_size)
+  columns = matrix(blur_taps(sigma, width, kernel_size), width)
+  apply = mix_rows if matmul else pick_rows
+  rows = matrix(rows, height) if matmul else rows
+  image = jax.vmap(apply, in_axes=(0, None))(image, rows)
+  return mix_columns(image, columns)
+
+
+def crop_taps(
+    start: ArrayLike,
+    length: ArrayLike,
+    inputs: int,
+    outputs: int,
+    flip: ArrayLike = False,
+) -> Taps:
+  """The taps that resize ``length`` rows from ``start`` on to ``outputs``."""
+  start, length = jnp.float32(start), jnp.float32(length)
+  place = jnp.arange(outputs, dtype=jnp.float32)
+  place = jnp.where(flip, outputs - 1 - place, place)
+  step = length / outputs
+  reach = jnp.maximum(step, 1)
+  center = start + (place + 0.5) * step
+  first = jnp.maximum(jnp.floor(center - reach + 0.5), start)
+  # The open interval (center - reach, center + reach) holds no more centres.
+  taps = math.ceil(2 * max(inputs / outputs, 1))
+  row = first[:, None] + jnp.arange(taps, dtype=jnp.float32)[None, :]
+  weights = 1 - jnp.abs(row + 0.5 - center[:, None]) / reach
+  weights = jnp.where((weights > 0) & (row < start + length), weights, 0)
+  return Taps(
+      index=jnp.minimum(row, inputs - 1).astype(jnp.int32),
+      weights=weights / jnp.sum(weights, axis=1, keepdims=True),
+  )
+
+
+def blur_taps(sigma: ArrayLike, size: int, kernel_size: int) -> Taps:
+  """The taps that blur ``size`` rows."""
+  offset = np.arange(kernel_size) - kernel_size // 2
+  index = np.abs(np.arange(size)[:, None] + offset)
+  index = np.minimum(index, 2 * (size - 1) - index)
+  weights = jnp.exp(-0.5 * jnp.square(offset.astype(np.float32) / sigma))
+  weights = weights / jnp.sum(weights)
+  return Taps(
+      index=jnp.asarray(index, jnp.int32),
+      weights=jnp.broadcast_to(weights, index.shape),
+  )
+
+
+def matrix(taps: Taps, inputs: int) -> jax.Array:
+  """The map as ``[inputs, outputs]``, to be multiplied from the right."""
+  row = jnp.arange(inputs, dtype=jnp.int32)[:, None]
+  return sum(
+      jnp.where(row == index, weights, 0)
+      for index, weights in zip(
+          taps.index.T[:, None], taps.weights.T[:, None], strict=True
+      )
+  )
+
+
+def mix_rows(image: jax.Array, rows: jax.Array) -> jax.Array:
+  """``[inputs, ...]`` and ``[inputs, outputs]`` to ``[outputs, ...]``."""
+  return _product('h...,hy->y...', image.astype(jnp.float32), rows)
+
+
+def pick_rows(rows_in: jax.Array, taps: Taps) -> jax.Array:
+  """The same by taps, for ``[inputs, n]``: faster where gathers are fast."""
+  total = 0.0
+  for index, weights in zip(taps.index.T, taps.weights.T, strict=True):
+    picked = rows_in.at[index].get(mode='promise_in_bounds')
+    total += weights[:, None] * picked.astype(jnp.float32)
+  return total
+
+
+def mix_columns(image: jax.Array, columns: jax.Array) -> jax.Array:
+  """``[..., inputs]`` and ``[inputs, outputs]`` to ``[..., outputs]``."""
+  return _product('...w,wx->...x', image, columns)
+
+
+def stack_planes(image: jax.Array) -> jax.Array:
+  """``[height, width, 3]`` to ``[3 * height, width]``, plane below plane."""
+  lines = image.reshape(image.shape[0], -1)
+  return jnp.concatenate([lines[:, channel::3] for channel in range(3)])
+
+
+def stack_taps(taps: Taps, inputs: int) -> Taps:
+  """The same map for each of three planes, one below the other."""
+  index = [taps.index + channel * inputs for channel in range(3)]
+  return Taps(jnp.concatenate(index), jnp.concatenate([taps.weights] * 3))
+
+
+def _product(equation, a, b):
+  # Or TPUs and GPUs would keep fewer bits than a pixel has.
+  return jnp.einsum(equation, a, b, precision=jax.lax.Precision.HIGHEST)

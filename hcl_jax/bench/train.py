@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the train step beside its parts, and beside torch's.
+
+  python -m hcl_jax.bench train --networks=resnet18 --step_batch=64
+
+Parts are timed alone: reading a batch, augmenting its two views, and the loss
+with its gradient over all devices.
+"""
+
+from collections.abc import Callable
+import importlib.util
+import statistics
+from typing import Any
+
+from absl import flags
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax import command as command_lib
+from hcl_jax import data
+from hcl_jax import reporting
+from hcl_jax.bench import contest
+from hcl_jax.bench import options
+from hcl_jax.bench import output
+from hcl_jax.tasks import images as image_tasks
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import optimizer as optimizer_lib
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import step as step_lib
+
+_NETWORKS = flags.DEFINE_list(
+    'networks', 'resnet18,resnet50', 'Encoders, of resnet18 and resnet50.'
+)
+_STEP_BATCH = flags.DEFINE_integer('step_batch', 64, 'Images per step.')
+_LOSS_BATCH = flags.DEFINE_integer(
+    'loss_batch', 256, 'Images per step at which the loss is timed.'
+)
+_TORCH = flags.DEFINE_bool('torch', True, 'Run torch too, where installed.')
+_KNOWN = ('resnet18', 'resnet50')
+_NOTES = """\
+'share' is a part's time over the step's; the loss is timed at its own batch, so
+its share is of as many steps as make up that batch (a convolutional step costs
+the same per image). 'step on views' leaves the augmentation out, as torch's
+does. '/ torch' is the median over rounds of its time over torch's.\
+"""
+_IMAGES = 4096  # random bytes: what they show does not matter here
+
+
+def config_for(network: str, batch: int):
+  """The released configuration with another encoder and batch."""
+  config = config_lib.image_config()
+  config.model.name = network
+  config.data.batch_size = batch
+  return config
+
+
+def random_images() -> data.Images:
+  rng = np.random.default_rng(0)
+  shape = (_IMAGES, 32, 32, 3)
+  return data.Images(
+      rng.integers(0, 256, shape, np.uint8), np.zeros(_IMAGES, np.int32)
+  )
+
+
+class Parts:
+  """The step of one network and its parts, compiled.
+
+  Args:
+    network: name of the encoder.
+    batch: images per step.
+    loss_batch: images per step at which the loss is timed.
+  """
+
+  def __init__(self, network: str, batch: int, loss_batch: int):
+    self.network = network
+    self._config = config_for(network, batch)
+    self._task = image_tasks.create(
+        self._config, total_steps=1000, steps_per_epoch=100
+    )
+    optimizer = optimizer_lib.create(
+        self._config.optimizer, lambda _: self._config.optimizer.learning_rate
+    )
+    self._rules = step_lib.Rules(self._task, optimizer, seed=0)
+    self._devices = jax.local_device_count()
+    self._batches = data.batches(
+        random_images(), seed=0, batch_size=batch, first_step=0,
+        num_steps=10**9,
+    )  # fmt: skip
+    self._batch = next(self._batches)
+    self._loss_batch = loss_batch
+
+  def runs(self) -> list[contest.Timed]:
+    """All contestants, the step first."""
+    return [
+        contest.timed(f'{self.network} step', self._step(self._task)),
+        contest.timed(f'{self.network} step on views', self._step_on_views()),
+        contest.timed('data', lambda: next(self._batches)),
+        contest.timed('augmentation', self._augmentation()),
+        contest.timed('loss', self._loss()),
+    ]
+
+  def views(self) -> tuple[np.ndarray, np.ndarray]:
+    """Two views of a batch, for torch."""
+    keys = jax.random.split(jax.random.key(0), len(self._batch['image']))
+    view = np.asarray(self._task.encoder.augment(keys, self._batch['image']))
+    return view, view[::-1].copy()
+
+  def _step(self, task) -> Callable[[], Any]:
+    rules = self._rules.__class__(task, self._rules.optimizer, seed=0)
+    take = step_lib.make_step(rules)
+    state = state_lib.create(
+        task, rules.optimizer, {'image': self._batch['image'][:1]}, seed=0
+    )
+    state = jax.device_put(state, state_lib.replicated())
+    rows = step_lib.split_rows(self._batch, self._devices)
+
+    def call():
+      nonlocal state
+      state, metrics = take(state, rows)
+      return jax.block_until_ready(metrics)
+
+    return call
+
+  def _step_on_views(self):
+    """The step with views that are given, not made."""
+    encoder = self._task.encoder
+    plain = type(encoder)(
+        encoder.module, lambda _, images: encoder.normalize(images),
+        encoder.normalize,
+    )  # fmt: skip
+    return self._step(type(self._task)(plain, self._task.beta))
+
+  def _augmentation(self):
+    augment = jax.jit(
+        lambda keys, images: (
+            self._task.encoder.augment(keys[:, 0], images),
+            self._task.encoder.augment(keys[:, 1], images),
+        )
+    )
+    images = jnp.asarray(self._batch['image'])
+    keys = jax.random.split(jax.random.key(0), (len(images), 2))
+    return lambda: jax.block_until_ready(augment(keys, images))
+
+  def _loss(self):
+    """Value and gradient by embeddings, with the collectives of devices."""
+    rows = self._loss_batch // self._devices
+    shape = self._devices, rows, self._config.model.embedding_dim
+    rng = np.random.default_rng(0)
+    z1, noise = rng.standard_normal((2, *shape), np.float32)
+    chunk = jax.device_put((z1, z1 + noise))
+    batch = {'label': np.zeros(shape[:2], np.int32)}
+    loss = step_lib.make_loss(self._task)
+    return lambda: jax.block_until_ready(loss([chunk], {}, batch, np.int32(0)))
+
+
+def torch_run(parts: Parts) -> contest.Timed:
+  """The step on views in torch."""
+  from hcl_jax.bench import torch_resnet
+
+  step = torch_resnet.make_step(
+      parts.network, parts.views(), contest.usable_cores()
+  )
+  return contest.timed(f'{parts.network} torch', step)
+
+
+def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
+  """One row for each contestant of a network."""
+  batch, loss_batch = _STEP_BATCH.value, _LOSS_BATCH.value
+  parts = Parts(network, batch, loss_batch)
+  runs = parts.runs() + ([torch_run(parts)] if with_torch else [])
+  _, clock = contest.choose_clock()
+  contest.time_rounds(runs, options.ROUNDS.value, clock)
+  step, on_views = runs[0].seconds, runs[1].seconds
+  torch_seconds = runs[-1].seconds if with_torch else []
+  rows = []
+  for run in runs:
+    scale = batch / loss_batch if run.name == 'loss' else 1.0
+    share = contest.paired_ratio(run.seconds, step)
+    rows.append({
+        'network': network,
+        'name': run.name,
+        'ms': 1e3 * statistics.median(run.seconds),
+        'share': scale * share,
+        'to_torch': contest.paired_ratio(run.seconds, torch_seconds)
+        if run.seconds is on_views
+        else None,
+        'first_seconds': run.first_seconds,
+        'round_ms': [1e3 * x for x in run.seconds],
+    })
+  return rows
+
+
+def report(results: dict[str, Any]) -> str:
+  """The whole text: what ran where, the table, how to read it."""
+  lines = [
+      [
+          r['name'],
+          reporting.number(r['ms'], 2),
+          f'{r["share"]:.2%}',
+          reporting.number(r['to_torch'], 2),
+          reporting.number(r['first_seconds'], 1),
+      ]
+      for r in results['rows']
+  ]
+  return '\n'.join([
+      f'Train step, two views of {results["batch"]} images of 32x32, float32; '
+      f'loss at {results["loss_batch"]}.',
+      f'jax {results["jax"]}, backend {results["backend"]} '
+      f'({results["device_kind"]}), {results["devices"]} device(s), '
+      f'{results["cores"]} host core(s); torch runs on the host.',
+      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      '',
+      reporting.table(
+          ['part', 'ms', 'share', '/ torch', 'first call s'], lines
+      ),
+      '',
+      _NOTES,
+  ])
+
+
+def check_flags() -> None:
+  options.check()
+  for name in _NETWORKS.value:
+    if name not in _KNOWN:
+      known = ', '.join(_KNOWN)
+      raise command_lib.UsageError(
+          f'--networks must be among {known}; got {name!r}.'
+      )
+  devices = jax.local_device_count()
+  for flag in (_STEP_BATCH, _LOSS_BATCH):
+    options.at_least(flag, 2)
+    if flag.value % devices:
+      raise command_lib.UsageError(
+          f'--{flag.name} must be a multiple of {devices} devices, got '
+          f'{flag.value}.'
+      )
+
+
+def command() -> None:
+  """Times the train step and its parts."""
+  if options.ONE_CORE.value:
+    contest.pin_to_one_core()
+  check_flags()
+  with_torch = _TORCH.value and importlib.util.find_spec('torch') is not None
+  if _TORCH.value and not with_torch:
+    output.say('not installed: torch')
+  results = {
+      'command': 'train',
+      'jax': jax.__version__,
+      'backend': jax.default_backend(),
+      'device_kind': jax.devices()[0].device_kind,
+      'devices': jax.local_device_count(),
+      'cores': contest.usable_cores(),
+      'clock': contest.choose_clock()[0],
+      'batch': _STEP_BATCH.value,
+      'loss_batch': _LOSS_BATCH.value,
+      'rounds': options.ROUNDS.value,
+      'rows': [],
+  }
+  for network in _NETWORKS.value:
+    results['rows'] += measure(network, with_torch)
+    if options.JSON.value:
+      reporting.write_json(options.JSON.value, results)
+  print(report(results))

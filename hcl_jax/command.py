@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands share: flags, and errors of use as one line, status 2."""
+
+from collections.abc import Callable
+import sys
+
+from absl import app
+from absl import flags
+
+
+class UsageError(Exception):
+  """What the user asked for cannot be done; the message says why."""
+
+
+def run(name: str, main: Callable[[list[str]], int | None]) -> None:
+  """Parses flags and runs a command.
+
+  Args:
+    name: what an error message begins with.
+    main: the command; gets the arguments that are not flags. A UsageError is
+      printed as one line, and the process ends with status 2.
+  """
+
+  def guarded(argv):
+    try:
+      return main(argv[1:])
+    except UsageError as error:
+      return refuse(name, error)
+
+  def parse(argv):
+    try:
+      # Or JAX tells of every backend that is absent.
+      return flags.FLAGS([argv[0], '--verbosity=-1', *argv[1:]])
+    except Exception as error:  # whatever a configuration file raises
+      sys.exit(refuse(name, error))
+
+  app.run(guarded, flags_parser=parse)
+
+
+def refuse(name: str, error: Exception) -> int:
+  """Prints an error on one line and returns the exit status."""
+  print(f'{name}: {one_line(error)}', file=sys.stderr)
+  return 2
+
+
+def one_line(error: Exception) -> str:
+  """The message of an error; of a traceback inside it, only its last line."""
+  # ml_collections wraps a KeyError for a field that is not there, and
+  # str(KeyError) quotes its message once more.
+  if error.args and isinstance(error.args[0], KeyError):
+    error = error.args[0]
+  if isinstance(error, KeyError):
+    return ' '.join(f'no such field: {error.args[0]}'.split())
+  text = str(error).strip()
+  if 'Traceback (most recent call last):' in text:
+    before = text.partition('Traceback (most recent call last):')[0]
+    text = f'{before.rstrip()} {text.splitlines()[-1]}'
+  return ' '.join(text.split()) or type(error).__name__

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results for people and programs: aligned tables, and JSON written whole."""
+
+import json
+import os
+from typing import Any
+
+
+def table(header: list[str], lines: list[list[str]]) -> str:
+  """Aligns columns, the first to the left and the others to the right."""
+  columns = zip(header, *lines, strict=True)
+  widths = [max(map(len, column)) for column in columns]
+  lines = [header, ['-' * width for width in widths], *lines]
+  return '\n'.join(
+      '  '.join(
+          [line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]
+      )
+      for line in lines
+  )
+
+
+def number(value: float | None, digits: int) -> str:
+  """A number, or a dash where there is none."""
+  return '-' if value is None else f'{value:.{digits}f}'
+
+
+def percent(value: float | None) -> str:
+  """A share as a percentage, or a dash."""
+  return '-' if value is None else f'{value:.2%}'
+
+
+def score_table(rows: dict[str, dict[str, float]]) -> str:
+  """Scores between 0 and 1, a line for each name, a column for each score."""
+  names = dict.fromkeys(name for scores in rows.values() for name in scores)
+  return table(
+      ['', *names],
+      [
+          [row, *(percent(scores.get(name)) for name in names)]
+          for row, scores in rows.items()
+      ],
+  )
+
+
+def write_json(path: str | os.PathLike, results: dict[str, Any]) -> None:
+  """All or nothing: a reader never meets half a file."""
+  temporary = f'{path}.{os.getpid()}.tmp'
+  try:
+    with open(temporary, 'w', encoding='utf-8') as file:
+      json.dump(results, file, indent=2)
+      file.write('\n')
+    os.replace(temporary, path)
+  finally:
+    if os.path.exists(temporary):
+      os.remove(temporary)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench of the augmentations, and the Pillow it runs against."""
+
+import json
+import math
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from hcl_jax import augment
+from hcl_jax.bench import augment as bench_augment
+from hcl_jax.bench import pillow_augment
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_WITHOUT_PILLOW = """
+import importlib.util
+import sys
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *args: (
+    None if name in ('PIL', 'sklearn') else find_spec(name, *args)
+)
+from hcl_jax import command
+from hcl_jax.bench import __main__
+command.run("hcl_jax.bench", __main__.main)
+"""
+
+
+def run(*arguments: str, start: tuple[str, ...] = ('-m', 'hcl_jax.bench')):
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
+  return subprocess.run(
+      [sys.executable, *start, 'augment', *arguments],
+      cwd=_ROOT,
+      env=environment,
+      capture_output=True,
+      text=True,
+      timeout=300,
+  )
+
+
+class BenchAugmentTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    directory = tempfile.TemporaryDirectory()
+    self.addCleanup(directory.cleanup)
+    self.directory = pathlib.Path(directory.name)
+    self.json = self.directory / 'augment.json'
+
+  def test_table_and_json(self):
+    done = run(
+        '--images=4', '--sides=32', '--rounds=2', f'--json={self.json}'
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(os.listdir(self.directory), [self.json.name])
+    rows = json.loads(self.json.read_text())['rows']
+    self.assertEqual(
+        [(r['name'], r['side'], r['blur']) for r in rows],
+        [(n, 32, b) for b in (True, False) for n in ('hcl_jax', 'Pillow')],
+    )
+    for r in rows:
+      self.assertEqual(done.stdout.count(f'\n{r["name"]}  '), 2)
+      self.assertLen(r['round_ms'], 2)
+      self.assertTrue(math.isfinite(r['images_per_second']))
+      self.assertGreater(r['times_pillow'], 0)
+      if r['name'] == 'Pillow':
+        self.assertEqual(r['times_pillow'], 1)
+      else:
+        self.assertGreater(r['temp_bytes'], 0)
+        self.assertGreater(r['compile_seconds'], 0)
+
+  def test_without_pillow(self):
+    done = run(
+        '--images=2',
+        '--sides=8',
+        '--rounds=1',
+        f'--json={self.json}',
+        start=('-c', _WITHOUT_PILLOW),
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertIn('pip install pillow', done.stderr)
+    rows = json.loads(self.json.read_text())['rows']
+    self.assertEqual({r['name'] for r in rows}, {'hcl_jax'})
+    self.assertEqual({r['times_pillow'] for r in rows}, {None})
+
+  @parameterized.parameters(
+      (['--images=0'], '--images'),
+      (['--sides=32,x'], '--sides'),
+      (['--sides='], '--sides'),
+      (['--rounds=0'], '--rounds'),
+  )
+  def test_rejects_in_one_line(self, arguments, message):
+    done = run(*arguments, f'--json={self.json}')
+    self.assertEqual(done.returncode, 2)
+    self.assertLen(done.stderr.splitlines(), 1, done.stderr)
+    self.assertIn(message, done.stderr)
+    self.assertEmpty(os.listdir(self.directory))
+
+  def test_both_make_images_of_the_same_kind(self):
+    images = bench_augment.pictures(64, 32)
+    self.assertEqual((images.shape, images.dtype), ((64, 32, 32, 3), np.uint8))
+    self.assertGreater(images.std(), 30)
+    augmentation = augment.Augmentation()
+    by_pillow = np.concatenate([
+        pillow_augment.augment_batch(images, augmentation, random.Random(i))
+        for i in range(8)
+    ])
+    own = np.asarray(bench_augment.own_run(images, augmentation).call())
+    self.assertEqual(by_pillow.shape[1:], own.shape[1:])
+    for statistic in (np.mean, np.std):
+      self.assertAlmostEqual(statistic(by_pillow), statistic(own), delta=0.2)
+
+  def test_pillow_changes_nothing_if_told_so(self):
+    images = bench_augment.pictures(2, 32)
+    plain = augment.Augmentation(
+        scale=(1, 1), ratio=(1, 1), flip=0, jitter=0, grayscale=0, blur=0
+    )
+    augmented = pillow_augment.augment_batch(images, plain, random.Random(0))
+    np.testing.assert_allclose(
+        augmented, augment.normalize(images), atol=1e-5
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
