@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets: prepared once with tfds, read without TensorFlow."""
+
+from hcl_jax.data.batches import batches
+from hcl_jax.data.batches import steps_per_epoch
+from hcl_jax.data.images import Images
+from hcl_jax.data.images import load

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""digit_scenes: the data set that needs no download."""

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where prepared data sets lie: ``data_dir/name[/config]/version``."""
+
+import json
+import os
+import pathlib
+import re
+
+_NAME = re.compile(
+    r'(?P<name>[a-z]\w*)(/(?P<config>[\w.\-+]+))?(:(?P<version>\d+\.\d+\.\d+))?'
+)
+_VERSION = re.compile(r'\d+\.\d+\.\d+')
+_INFO = 'dataset_info.json'
+
+
+def data_dir(path: str | os.PathLike | None = None) -> pathlib.Path:
+  """The folder of prepared data sets: ``path``, or the default of tfds."""
+  path = path or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  return pathlib.Path(path).expanduser()
+
+
+def parse(name: str) -> tuple[str, str | None, str | None]:
+  """Splits ``'name[/config][:version]'``."""
+  match = _NAME.fullmatch(name)
+  if not match:
+    raise ValueError(
+        f'dataset must be name[/config][:version] in lower case, such as '
+        f"'cifar10' or 'imagenet_resized/64x64'; got {name!r}."
+    )
+  return match['name'], match['config'], match['version']
+
+
+def find(name: str, directory: pathlib.Path) -> pathlib.Path | None:
+  """The folder of a prepared data set, or None.
+
+  Args:
+    name: ``'name[/config][:version]'``. Without a config, the one that tfds
+      recorded as the default, or the only one there is; without a version,
+      the highest.
+    directory: what :func:`data_dir` gives.
+
+  Raises:
+    ValueError: several configs are prepared and none is the default.
+  """
+  name, config, version = parse(name)
+  root = directory / name
+  if config is not None:
+    return _newest(root / config, version)
+  return _newest(root, version) or _only_config(root, version)
+
+
+def command(name: str, directory: pathlib.Path) -> str:
+  """The command that prepares a data set."""
+  more = '' if directory == data_dir() else f' --data_dir={directory}'
+  return f'python -m hcl_jax.prepare --dataset={name}{more}'
+
+
+def _newest(root, version):
+  """The highest version under root that is complete."""
+  if not root.is_dir():
+    return None
+  versions = [
+      path
+      for path in root.iterdir()
+      if _VERSION.fullmatch(path.name)
+      and version in (None, path.name)
+      and (path / _INFO).is_file()
+  ]
+  return max(
+      versions,
+      key=lambda path: tuple(map(int, path.name.split('.'))),
+      default=None,
+  )
+
+
+def _only_config(root, version):
+  if not root.is_dir():
+    return None
+  configs = {path.name: _newest(path, version) for path in root.iterdir()}
+  configs = {name: path for name, path in configs.items() if path}
+  default = _default_config(root)
+  if default in configs or len(configs) < 2:
+    return configs.get(default) or next(iter(configs.values()), None)
+  raise ValueError(
+      f'{root.name} is prepared in several configs; name one of them: '
+      + ', '.join(f'{root.name}/{name}' for name in sorted(configs))
+      + '.'
+  )
+
+
+def _default_config(root):
+  try:
+    text = (root / '.config' / 'metadata.json').read_text()
+  except OSError:
+    return None
+  return json.loads(text).get('default_config_name')

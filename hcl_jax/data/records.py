@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the records of a prepared data set, at random and in threads."""
+
+from collections.abc import Sequence
+from concurrent import futures
+import io
+import json
+import os
+import pathlib
+import tempfile
+
+import numpy as np
+from PIL import Image
+
+_CHUNK = 512
+# A folder beside the records; safe to delete.
+_CACHE = 'hcl_jax_cache'
+
+
+class Records:
+  """A split of a prepared data set.
+
+  Attributes:
+    image_shape: (height, width, 3).
+    class_names: names of the classes; empty without labels.
+  """
+
+  def __init__(self, directory: pathlib.Path, split: str):
+    """Opens ``directory`` (``data_dir/name[/config]/version``)."""
+    check_format(directory)
+    import tensorflow_datasets as tfds  # Half a second, so only when needed.
+
+    builder = tfds.builder_from_directory(directory)
+    self._directory, self._split = directory, split
+    self._image, self._label = _keys(builder.info)
+    self.image_shape = _image_shape(builder.info.features[self._image])
+    self.class_names = ()
+    if self._label:
+      self.class_names = tuple(builder.info.features[self._label].names)
+    try:
+      self._source = builder.as_data_source(
+          split, decoders={self._image: tfds.decode.SkipDecoding()}
+      )
+    except (ValueError, KeyError, AssertionError) as error:
+      raise ValueError(
+          f'{builder.info.full_name} has the splits '
+          f'{", ".join(builder.info.splits)}, to be used as in '
+          f"'train[:90%]' or 'train+test'; got {split!r}."
+      ) from error
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def images(self, indices: Sequence[int]) -> np.ndarray:
+    """Images, uint8 ``[len(indices), height, width, 3]``."""
+    images = np.empty((len(indices), *self.image_shape), np.uint8)
+    for i, record in enumerate(self._read(indices)):
+      images[i] = _decode(record[self._image])
+    return images
+
+  def all_images(self) -> tuple[np.ndarray, np.ndarray]:
+    """All images, uint8 ``[n, height, width, 3]``, and labels ``[n]``."""
+    images = self._cached('images', self._decode_all)
+    return images, self.all_labels()
+
+  def all_labels(self) -> np.ndarray:
+    """All labels, int32 ``[n]``, -1 for none."""
+    if not self._label:
+      return np.full(len(self), -1, np.int32)
+    return self._cached('labels', self._read_all_labels)
+
+  def _decode_all(self):
+    images = np.empty((len(self), *self.image_shape), np.uint8)
+
+    def read(rows):
+      for row, record in zip(rows, self._read(rows), strict=True):
+        images[row] = _decode(record[self._image])
+
+    self._map_chunks(read)
+    return images
+
+  def _read_all_labels(self):
+    labels = np.empty(len(self), np.int32)
+
+    def read(rows):
+      labels[rows] = [record[self._label] for record in self._read(rows)]
+
+    self._map_chunks(read)
+    return labels
+
+  def _cached(self, kind, compute):
+    """compute(), kept beside the records; parts of splits are not kept."""
+    if '[' in self._split:
+      return compute()
+    path = self._directory / _CACHE / f'{self._split}_{kind}.npy'
+    if path.is_file():
+      return np.load(path)
+    array = compute()
+    _save(path, array)
+    return array
+
+  def _read(self, indices):
+    return self._source.__getitems__([int(i) for i in indices])
+
+  def _map_chunks(self, read):
+    Image.preinit()  # Not safe to be left to the threads.
+    chunks = [
+        range(first, min(first + _CHUNK, len(self)))
+        for first in range(0, len(self), _CHUNK)
+    ]
+    with futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+      for _ in pool.map(read, chunks):
+        pass
+
+
+def check_format(directory: pathlib.Path) -> None:
+  """Raises ValueError unless a prepared data set is in array_record files."""
+  info = json.loads((directory / 'dataset_info.json').read_text())
+  found = info.get('fileFormat', 'tfrecord')
+  if found != 'array_record':
+    raise ValueError(
+        f'{directory} holds {found} files, which have no random access; '
+        'prepare the data set once more, in array_record, with python -m '
+        'hcl_jax.prepare and another --data_dir.'
+    )
+
+
+def check_features(info) -> None:
+  """Raises ValueError unless a data set has images that Records can read."""
+  image, _ = _keys(info)
+  _image_shape(info.features[image])
+
+
+def _keys(info):
+  """Names of the image and of the label feature, None for no label."""
+  import tensorflow_datasets as tfds
+
+  images = _of_kind(info, tfds.features.Image)
+  labels = _of_kind(info, tfds.features.ClassLabel)
+  if not images:
+    raise ValueError(
+        f'{info.full_name} has no images, only {", ".join(info.features)}.'
+    )
+  image = 'image' if 'image' in images else images[0]
+  label = 'label' if 'label' in labels else next(iter(labels), None)
+  return image, label
+
+
+def _of_kind(info, kind):
+  return [k for k, v in info.features.items() if isinstance(v, kind)]
+
+
+def _image_shape(feature):
+  height, width, _ = feature.shape
+  if feature.np_dtype != np.uint8 or not (height and width):
+    raise ValueError(
+        f'images must be uint8 and of one size, got {feature}; save them to '
+        'a folder and prepare that with python -m hcl_jax.prepare '
+        '--dataset=NAME --images=FOLDER --image_size=SIZE.'
+    )
+  return height, width, 3
+
+
+def _decode(encoded):
+  with Image.open(io.BytesIO(encoded)) as image:
+    return np.asarray(image if image.mode == 'RGB' else image.convert('RGB'))
+
+
+def _save(path, array):
+  """Whole or not at all; a folder that cannot be written is no matter."""
+  try:
+    path.parent.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+      np.save(file, array)
+    os.replace(file.name, path)
+  except OSError:
+    pass

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Prepares a data set for training, once.
+
+  python -m hcl_jax.prepare --dataset=cifar10
+  python -m hcl_jax.prepare --dataset=imagenet_resized/64x64 --data_dir=DIR
+  python -m hcl_jax.prepare --dataset=cifar10 --arrays=FOLDER
+  python -m hcl_jax.prepare --dataset=tiny_imagenet --images=tiny-imagenet-200
+  python -m hcl_jax.prepare --dataset=my_photos --images=FOLDER --image_size=96
+
+The first two download what the tfds catalogue names. ``--arrays`` takes a
+folder with train_images.npy, train_labels.npy, test_images.npy and so on (see
+hcl_jax/data/builders/arrays.py), ``--images`` one with image files in folders
+of classes, or in none (see hcl_jax/data/builders/image_folder/layout.py).
+TensorFlow is not needed. A data set is written whole or not at all, and one
+that is there already is left alone.
+"""
+
+import os
+import pathlib
+
+from absl import flags
+
+from hcl_jax import command
+from hcl_jax.data import catalogue
+from hcl_jax.data import locations
+from hcl_jax.data import records
+from hcl_jax.data.builders.digit_scenes import scenes
+
+_TINY_IMAGENET_SIZE = 64
+
+_DATASET = flags.DEFINE_string(
+    'dataset', None, 'Name of the data set, name[/config].'
+)
+_DATA_DIR = flags.DEFINE_string(
+    'data_dir', None,
+    'Folder of prepared data sets; by default $TFDS_DATA_DIR or '
+    '~/tensorflow_datasets.',
+)  # fmt: skip
+_IMAGES = flags.DEFINE_string('images', None, 'Folder with image files.')
+_IMAGE_SIZE = flags.DEFINE_integer(
+    'image_size', None, 'Height and width of the images of --images.'
+)
+_TEST_FRACTION = flags.DEFINE_float(
+    'test_fraction', 0.1,
+    'Share of the test split, where --images has no split folders.',
+)  # fmt: skip
+_SKIP_UNREADABLE = flags.DEFINE_bool(
+    'skip_unreadable', False, 'Leave out image files that cannot be read.'
+)
+_ARRAYS = flags.DEFINE_string('arrays', None, 'Folder with .npy files.')
+
+
+def prepare(
+    dataset: str,
+    *,
+    data_dir: str | os.PathLike | None = None,
+    images: str | None = None,
+    image_size: int | None = None,
+    test_fraction: float = 0.1,
+    skip_unreadable: bool = False,
+    arrays: str | None = None,
+) -> pathlib.Path:
+  """Prepares a data set unless it is prepared; the flags are the arguments.
+
+  Returns:
+    The folder of the prepared data set.
+
+  Raises:
+    ValueError: an argument or the data is unsuitable.
+    OSError: something cannot be found, read, downloaded or written.
+  """
+  if images and arrays:
+    raise ValueError('give --images or --arrays, not both.')
+  root = locations.data_dir(data_dir)
+  found = locations.find(_with_defaults(dataset), root)
+  if found:
+    records.check_format(found)
+    print(f'{dataset} is prepared already; it is left as it is.')
+    return found
+  where = {'data_dir': root, 'file_format': 'array_record'}
+  name, config, _ = locations.parse(_with_defaults(dataset))
+  if images:
+    builder = _image_folder(
+        name, config, pathlib.Path(images), image_size, test_fraction,
+        skip_unreadable, where,
+    )  # fmt: skip
+  elif arrays:
+    builder = _arrays(name, config, pathlib.Path(arrays), where)
+  elif name == 'digit_scenes':
+    builder = _digit_scenes(config, where)
+  else:
+    builder = _from_catalogue(name, config, where)
+  catalogue.download_and_prepare(builder)
+  _report_unreadable(builder)
+  return pathlib.Path(builder.data_dir)
+
+
+def describe(dataset: str, directory: pathlib.Path) -> str:
+  """Where a prepared data set is, what it holds and how to use it."""
+  import tensorflow_datasets as tfds
+
+  splits = tfds.builder_from_directory(directory).info.splits
+  counts = ', '.join(f'{k} {v.num_examples}' for k, v in splits.items())
+  name, config, _ = locations.parse(dataset)
+  root = directory.parents[2 if directory.parents[1].name == name else 1]
+  where = '' if root == locations.data_dir() else f', data_dir={str(root)!r}'
+  split = 'train' if 'train' in splits else next(iter(splits))
+  return (
+      f'{dataset} is ready in {directory} ({counts} images): '
+      f'hcl_jax.data.load({dataset!r}, {split!r}{where})'
+  )
+
+
+def _with_defaults(dataset):
+  name, config, version = locations.parse(dataset)
+  if name == 'digit_scenes':
+    return f'{name}/{config or "full"}:{version or scenes.VERSION}'
+  return dataset
+
+
+def _image_folder(
+    name, config, folder, image_size, test_fraction, skip_unreadable, where
+):
+  from hcl_jax.data.builders.image_folder import builder
+  from hcl_jax.data.builders.image_folder import layout as layout_lib
+
+  if catalogue.builder_class(name) or name == 'digit_scenes':
+    raise ValueError(
+        f'--dataset={name} names a known data set; give the images of '
+        f'{folder} a name of their own.'
+    )
+  if image_size is None and name == 'tiny_imagenet':
+    image_size = _TINY_IMAGENET_SIZE
+  if image_size is None or image_size < 1:
+    raise ValueError(
+        f'--images needs --image_size, 1 or more pixels; got {image_size}.'
+    )
+  layout = layout_lib.scan(folder, test_fraction=test_fraction)
+  _report_layout(layout)
+  return builder.ImageFolder(
+      name=name, config=config, layout=layout, image_size=image_size,
+      skip_unreadable=skip_unreadable, **where,
+  )  # fmt: skip
+
+
+def _report_layout(layout):
+  counts = ', '.join(f'{k} {len(v)}' for k, v in layout.splits.items())
+  classes = f'{len(layout.class_names)} classes' * bool(layout.class_names)
+  print(f'Found images: {counts}; {classes or "no classes"}.')
+  if layout.ignored:
+    print(
+        f'Passed over {len(layout.ignored)} files that are no images, such '
+        f'as {layout.ignored[0]}.'
+    )
+
+
+def _report_unreadable(builder):
+  from hcl_jax.data.builders.image_folder import builder as image_folder
+
+  if getattr(builder, 'unreadable', None):
+    print('Left out ' + image_folder.name_files(builder.unreadable) + '.')
+
+
+def _arrays(name, config, folder, where):
+  from hcl_jax.data.builders import arrays
+
+  version = catalogue.version(name, config) or '1.0.0'
+  return arrays.Arrays(
+      name=name, config=config, folder=folder, version=version, **where
+  )
+
+
+def _digit_scenes(config, where):
+  from hcl_jax.data.builders.digit_scenes import builder
+
+  return builder.DigitScenes(config=config, **where)
+
+
+def _from_catalogue(name, config, where):
+  builder_class = catalogue.builder_class(name)
+  if name == 'tiny_imagenet':
+    raise ValueError(
+        'tiny_imagenet is not in the catalogue of tfds; unpack '
+        'tiny-imagenet-200.zip and give its folder with --images.'
+    )
+  if builder_class is None:
+    raise ValueError(
+        f'--dataset={name} is not in the catalogue of tfds; for images of '
+        'your own give --images=FOLDER or --arrays=FOLDER.'
+    )
+  configs = [c.name for c in builder_class.BUILDER_CONFIGS]
+  if config not in configs and (config or len(configs) > 1):
+    raise ValueError(
+        f'--dataset={name} needs one of its configs: '
+        + (', '.join(f'{name}/{c}' for c in configs) or 'it has none')
+        + '.'
+    )
+  builder = builder_class(config=config, **where)
+  records.check_features(builder.info)
+  return builder
+
+
+def main(argv):
+  if argv:
+    raise command.UsageError(
+        f'unexpected argument {argv[0]!r}; flags are --name=value.'
+    )
+  if not _DATASET.value:
+    raise command.UsageError('--dataset=NAME is needed, such as cifar10.')
+  try:
+    directory = prepare(
+        _DATASET.value,
+        data_dir=_DATA_DIR.value,
+        images=_IMAGES.value,
+        image_size=_IMAGE_SIZE.value,
+        test_fraction=_TEST_FRACTION.value,
+        skip_unreadable=_SKIP_UNREADABLE.value,
+        arrays=_ARRAYS.value,
+    )
+  except catalogue.OfflineError as error:
+    raise command.UsageError(
+        f'{error}: {_DATASET.value} must be downloaded; try again with a '
+        'network, or give the data as --arrays=FOLDER or --images=FOLDER.'
+    ) from error
+  except ModuleNotFoundError as error:
+    raise command.UsageError(
+        f'tfds needs {error.name} to prepare {_DATASET.value}; install it.'
+    ) from error
+  except (ValueError, OSError, catalogue.DownloadError) as error:
+    raise command.UsageError(str(error)) from error
+  print(describe(_DATASET.value, directory))
+
+
+if __name__ == '__main__':
+  command.run('prepare', main)

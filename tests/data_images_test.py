@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading prepared data sets, and the one that prepares itself."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow_datasets as tfds
+
+from hcl_jax import data
+from hcl_jax.data import locations
+from hcl_jax.data.builders.digit_scenes import builder
+from hcl_jax.data.builders.digit_scenes import scenes
+
+_TINY = 'digit_scenes/tiny'
+
+
+class LoadTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tfds.disable_progress_bar()
+    cls.data_dir = cls.enterClassContext(tempfile.TemporaryDirectory())
+    data.load(_TINY, 'train', data_dir=cls.data_dir)
+
+  def _load(self, split='train', **kwargs):
+    return data.load(_TINY, split, data_dir=self.data_dir, **kwargs)
+
+  def test_another_process_may_be_first(self):
+    prepare = builder.DigitScenes.download_and_prepare
+
+    def prepare_too_late(scenes_builder):
+      prepare(scenes_builder)
+      raise OSError('Directory not empty')
+
+    with (
+        tempfile.TemporaryDirectory() as data_dir,
+        mock.patch.object(
+            builder.DigitScenes, 'download_and_prepare', prepare_too_late
+        ),
+    ):
+      self.assertLen(data.load(_TINY, 'test', data_dir=data_dir), 256)
+
+  def test_other_versions_are_passed_over(self):
+    with tempfile.TemporaryDirectory() as data_dir:
+      for version in ('0.9.0', '9.0.0'):
+        folder = pathlib.Path(data_dir, _TINY, version)
+        folder.mkdir(parents=True)
+        (folder / 'dataset_info.json').write_text('{}')
+      self.assertLen(data.load(_TINY, 'test', data_dir=data_dir), 256)
+
+  def test_a_folder_that_cannot_be_written(self):
+    with tempfile.NamedTemporaryFile() as file, self.assertRaises(OSError):
+      data.load(_TINY, 'test', data_dir=file.name)
+
+  def test_images_and_labels_are_the_scenes(self):
+    images = self._load()
+    expected, labels = scenes.draw('train', 0, 512)
+    np.testing.assert_array_equal(images.array, expected)
+    np.testing.assert_array_equal(images.labels, labels)
+    self.assertEqual(images.labels.dtype, np.int32)
+    self.assertEqual(images.image_shape, (32, 32, 3))
+    self.assertLen(images, 512)
+    self.assertEqual(images.num_classes, 10)
+    self.assertEqual(images.class_names, tuple('0123456789'))
+
+  def test_the_second_time_is_the_same(self):
+    np.testing.assert_array_equal(self._load().array, self._load().array)
+
+  def test_streamed_is_the_same(self):
+    images, streamed = self._load(), self._load(max_bytes_in_memory=10**6)
+    self.assertTrue(images.in_memory)
+    self.assertFalse(streamed.in_memory)
+    self.assertIsNone(streamed.array)
+    np.testing.assert_array_equal(streamed.labels, images.labels)
+    rows = np.array([3, 511, 3, 0])
+    np.testing.assert_array_equal(streamed.rows(rows), images.rows(rows))
+    arguments = {
+        'seed': 0, 'batch_size': 100, 'first_step': 3, 'num_steps': 4
+    }  # fmt: skip
+    for a, b in zip(
+        data.batches(images, **arguments),
+        data.batches(streamed, **arguments),
+        strict=True,
+    ):
+      np.testing.assert_array_equal(a['image'], b['image'])
+
+  @parameterized.parameters(
+      ('train[:25%]', slice(0, 128)), ('train[500:]', slice(500, 512))
+  )
+  def test_parts_of_a_split(self, split, part):
+    images, whole = self._load(split), self._load()
+    np.testing.assert_array_equal(images.array, whole.array[part])
+    np.testing.assert_array_equal(images.labels, whole.labels[part])
+    cache = pathlib.Path(self.data_dir, _TINY, '1.0.0', 'hcl_jax_cache')
+    self.assertEmpty(list(cache.glob('*[[]*')))
+
+  def test_sums_of_splits(self):
+    both = self._load('train[:10]+test')
+    self.assertLen(both, 266)
+    np.testing.assert_array_equal(both.array[10:], self._load('test').array)
+
+  def test_a_split_that_is_not_there(self):
+    for split in ('valid', 'train+valid', 'train[:x]'):
+      with self.assertRaisesRegex(ValueError, f"train, test.*got '{split[:5]}"):
+        self._load(split)
+
+  def test_a_missing_data_set_names_the_command(self):
+    start = time.time()
+    with self.assertRaisesRegex(
+        FileNotFoundError,
+        'python -m hcl_jax.prepare --dataset=cifar10 '
+        f'--data_dir={self.data_dir}$',
+    ):
+      data.load('cifar10', 'train', data_dir=self.data_dir)
+    self.assertLess(time.time() - start, 2)
+
+  def test_names_and_configs_that_are_wrong(self):
+    with self.assertRaisesRegex(ValueError, "got 'CIFAR-10'"):
+      data.load('CIFAR-10', 'train')
+    with self.assertRaisesRegex(ValueError, 'full, tiny'):
+      data.load('digit_scenes/huge', 'train', data_dir=self.data_dir)
+
+  def test_tfrecord_files_are_refused(self):
+    folder = pathlib.Path(self.data_dir, 'old', '1.0.0')
+    folder.mkdir(parents=True)
+    info = {'name': 'old', 'fileFormat': 'tfrecord'}
+    (folder / 'dataset_info.json').write_text(json.dumps(info))
+    with self.assertRaisesRegex(ValueError, 'tfrecord.*hcl_jax.prepare'):
+      data.load('old', 'train', data_dir=self.data_dir)
+
+  def test_importing_loads_neither_tfds_nor_tensorflow(self):
+    script = (
+        'import sys, hcl_jax.data\n'
+        'heavy = "tensorflow", "tensorflow_datasets", "grain", "sklearn"\n'
+        'sys.exit(", ".join(m for m in heavy if m in sys.modules) or 0)\n'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', script], capture_output=True, text=True
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class ImagesTest(absltest.TestCase):
+
+  def test_arrays_of_ones_own(self):
+    images = data.Images(np.zeros((4, 8, 6, 3), np.uint8), [0, 2, 1, 0])
+    self.assertEqual((len(images), images.num_classes), (4, 3))
+    self.assertEqual(images.rows([1, 2]).shape, (2, 8, 6, 3))
+    unlabelled = data.Images(np.zeros((4, 8, 6, 3), np.uint8))
+    np.testing.assert_array_equal(unlabelled.labels, -1)
+    self.assertEqual(unlabelled.num_classes, 0)
+
+  def test_wrong_arrays(self):
+    with self.assertRaisesRegex(ValueError, 'got float32'):
+      data.Images(np.zeros((4, 8, 8, 3), np.float32))
+    with self.assertRaisesRegex(ValueError, r'4 images, got shape \(3,\)'):
+      data.Images(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 2])
+
+
+class LocationsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
+
+  def _make(self, *names):
+    for name in names:
+      folder = self.root / name
+      folder.mkdir(parents=True)
+      (folder / 'dataset_info.json').touch()
+
+  def _find(self, name):
+    found = locations.find(name, self.root)
+    return found and found.relative_to(self.root).as_posix()
+
+  def test_the_highest_version(self):
+    self._make('a/1.9.0', 'a/1.10.0')
+    (self.root / 'a/2.0.0').mkdir()  # not complete
+    self.assertEqual(self._find('a'), 'a/1.10.0')
+    self.assertEqual(self._find('a:1.9.0'), 'a/1.9.0')
+    self.assertIsNone(self._find('a:1.8.0'))
+    self.assertIsNone(self._find('b'))
+
+  def test_configs(self):
+    self._make('a/x/1.0.0')
+    self.assertEqual(self._find('a'), 'a/x/1.0.0')
+    self._make('a/y/1.0.0')
+    self.assertEqual(self._find('a/y'), 'a/y/1.0.0')
+    with self.assertRaisesRegex(ValueError, 'a/x, a/y'):
+      self._find('a')
+    (self.root / 'a/.config').mkdir()
+    text = json.dumps({'default_config_name': 'y'})
+    (self.root / 'a/.config/metadata.json').write_text(text)
+    self.assertEqual(self._find('a'), 'a/y/1.0.0')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that prepares data sets, and arrays as its source."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl import flags
+from absl.testing import absltest
+from absl.testing import flagsaver
+from absl.testing import parameterized
+import numpy as np
+import tensorflow_datasets as tfds
+
+from hcl_jax import command
+from hcl_jax import data
+from hcl_jax import prepare
+
+
+class _Test(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    tfds.disable_progress_bar()
+    root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+    self.folder, self.data_dir = root / 'arrays', root / 'data'
+    self.folder.mkdir()
+    rng = np.random.default_rng(0)
+    self.pixels = rng.integers(256, size=(30, 5, 6, 3), dtype=np.uint8)
+    self.labels = np.arange(30) % 4
+
+  def save(self, **arrays):
+    for name, array in arrays.items():
+      np.save(self.folder / f'{name}.npy', array)
+
+  def save_all(self):
+    self.save(
+        train_images=self.pixels[:20], train_labels=self.labels[:20],
+        test_images=self.pixels[20:], test_labels=self.labels[20:],
+    )  # fmt: skip
+
+  def prepare(self, name='mine', **kwargs):
+    return prepare.prepare(
+        name, data_dir=self.data_dir, arrays=str(self.folder), **kwargs
+    )
+
+  def load(self, split, name='mine'):
+    return data.load(name, split, data_dir=self.data_dir)
+
+
+class ArraysTest(_Test):
+
+  def test_images_and_labels(self):
+    self.save_all()
+    self.prepare()
+    for split, part in (('train', slice(20)), ('test', slice(20, 30))):
+      images = self.load(split)
+      found = {row.tobytes(): i for i, row in enumerate(images.array)}
+      order = [found[row.tobytes()] for row in self.pixels[part]]
+      self.assertLen(images, len(order))
+      np.testing.assert_array_equal(images.labels[order], self.labels[part])
+    self.assertEqual(images.class_names, ('0', '1', '2', '3'))
+
+  def test_a_set_of_the_catalogue_reads_as_if_downloaded(self):
+    pixels = np.random.default_rng(0).integers(256, size=(9, 32, 32, 3))
+    pixels = pixels.astype(np.uint8)
+    self.save(train_images=pixels, train_labels=np.arange(9))
+    names = [f'class {i}' for i in range(10)]
+    (self.folder / 'classes.txt').write_text('\n'.join(names) + '\n')
+    directory = self.prepare('cifar10')
+    version = tfds.builder_cls('cifar10').VERSION
+    self.assertEqual(directory, self.data_dir / 'cifar10' / str(version))
+    source = tfds.data_source('cifar10', split='train', data_dir=self.data_dir)
+    for example in source:
+      row = example['label']
+      self.assertEqual(example['id'].decode(), f'train_{row:05d}')
+      np.testing.assert_array_equal(example['image'], pixels[row])
+    images = self.load('train', 'cifar10')
+    self.assertEqual(images.class_names, tuple(names))
+    np.testing.assert_array_equal(images.array, [e['image'] for e in source])
+
+  def test_grey_and_unlabelled_images(self):
+    self.save(
+        train_images=self.pixels[..., 0], extra_images=self.pixels[..., 1:2]
+    )
+    self.prepare()
+    np.testing.assert_array_equal(self.load('train+extra').labels, [-1] * 60)
+    image = self.load('train').array[0]
+    np.testing.assert_array_equal(image[..., 0], image[..., 2])
+
+  def test_arrays_that_will_not_do(self):
+    with self.assertRaisesRegex(FileNotFoundError, 'train_images.npy'):
+      self.prepare()
+    for arrays, message in (
+        ({'train_images': self.pixels / 255}, 'uint8.*got float64'),
+        ({'train_images': self.pixels.transpose(0, 3, 1, 2)}, 'height, width'),
+        ({'train_images': np.array([{}])}, 'not a plain .npy'),
+        ({'train_images': self.pixels, 'train_labels': self.labels[1:]},
+         r'integers \[30\]'),
+        ({'train_labels': self.labels / 2}, r'integers \[30\]'),
+        ({'train_labels': self.labels - 2}, '-1 or more'),
+        ({'train_labels': self.labels, 'test_images': self.pixels[:, 1:]},
+         'one size'),
+    ):  # fmt: skip
+      self.save(**arrays)
+      with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+        self.prepare()
+    self.assertFalse(self.data_dir.exists())
+
+  def test_too_few_names_of_classes(self):
+    self.save_all()
+    (self.folder / 'classes.txt').write_text('a\nb\n')
+    with self.assertRaisesRegex(ValueError, 'names 2 classes.*up to 3'):
+      self.prepare()
+
+  def test_what_is_there_is_left_alone(self):
+    self.save_all()
+    directory = self.prepare()
+    before = {p: p.stat().st_mtime_ns for p in directory.rglob('*')}
+    self.save(train_images=self.pixels[:1], train_labels=self.labels[:1])
+    self.assertEqual(self.prepare(), directory)
+    after = {p: p.stat().st_mtime_ns for p in directory.rglob('*')}
+    self.assertEqual(before, after)
+
+
+class CommandTest(_Test):
+
+  def setUp(self):
+    super().setUp()
+    flags.FLAGS.mark_as_parsed()
+
+  def run_command(self, *arguments):
+    return subprocess.run(
+        [sys.executable, '-m', 'hcl_jax.prepare', *arguments],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+  def test_prepares_and_says_how_to_use_it(self):
+    self.save_all()
+    done = self.run_command(
+        '--dataset=mine', f'--data_dir={self.data_dir}',
+        f'--arrays={self.folder}',
+    )  # fmt: skip
+    self.assertEqual(done.returncode, 0, done.stderr)
+    last = done.stdout.splitlines()[-1]
+    call = last.split('): ')[-1]
+    self.assertIn(str(self.data_dir / 'mine' / '1.0.0'), last)
+    self.assertLen(eval(call, {'hcl_jax': sys.modules['hcl_jax']}), 20)  # noqa: S307
+
+  def test_a_mistake_is_one_line(self):
+    done = self.run_command('--dataset=x', '--images=/nowhere')
+    self.assertEqual(done.returncode, 2)
+    self.assertLen(done.stderr.splitlines(), 1)
+    self.assertStartsWith(done.stderr, 'prepare: --images needs --image_size')
+    self.assertEmpty(done.stdout)
+
+  @flagsaver.flagsaver
+  def test_mistakes(self):
+    for flag_values, argv, message in (
+        ({}, [], '--dataset=NAME is needed'),
+        ({'dataset': 'x'}, ['stray'], "unexpected argument 'stray'"),
+        ({'dataset': 'X'}, [], 'lower case'),
+        ({'images': '/nowhere', 'dataset': 'x', 'image_size': 8}, [],
+         'no folder /nowhere'),
+    ):  # fmt: skip
+      with (
+          self.subTest(message),
+          flagsaver.flagsaver(**flag_values),
+          self.assertRaisesRegex(command.UsageError, message),
+      ):
+        prepare.main(argv)
+
+
+if __name__ == '__main__':
+  absltest.main()
