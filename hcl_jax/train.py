@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains an encoder.
+
+  python -m hcl_jax.train --config=configs/cifar10.py:hard --workdir=DIR \\
+      [--config.loss.beta=1 ...]
+
+The same command resumes a run that was stopped.
+"""
+
+import pathlib
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+
+from hcl_jax import command
+from hcl_jax import reporting
+from hcl_jax.training import checkpoint
+from hcl_jax.training import comparison
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import finite
+from hcl_jax.training import loop
+from hcl_jax.training import workdir as workdir_lib
+
+_CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'The configuration, as configs/NAME.py[:VARIANT].'
+)
+_WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Directory of the run; resumed if it holds this run.'
+)
+flags.mark_flags_as_required(['config', 'workdir'])
+
+
+def main(arguments: list[str]) -> int:
+  if arguments:
+    raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
+  workdir = pathlib.Path(_WORKDIR.value)
+  try:
+    config = _CONFIG.value  # reads the file
+    experiment = experiment_lib.prepare(config)
+  except (ValueError, OSError) as error:
+    raise command.UsageError(error) from error
+  try:
+    if config.compare:
+      scores = comparison.compare(experiment, workdir)
+    else:
+      scores = {'last step': loop.train(experiment, workdir)}
+  except (workdir_lib.WorkdirError, checkpoint.StateMismatch) as error:
+    raise command.UsageError(error) from error
+  except loop.Interrupted as stop:
+    print(f'hcl_jax.train: {stop}. The same command resumes.', file=sys.stderr)
+    return 0
+  except (finite.NonFiniteError, checkpoint.DamagedCheckpoint) as error:
+    print(f'hcl_jax.train: {error}', file=sys.stderr)
+    return 1
+  reporting.write_json(workdir / 'scores.json', scores)
+  print(report(experiment, scores))
+  return 0
+
+
+def report(
+    experiment: experiment_lib.Experiment, scores: dict[str, dict[str, float]]
+) -> str:
+  """The scores as a table, and how sure they are."""
+  config = experiment.config
+  lines = [
+      f'{config.data.name}: {experiment.total_steps} steps of '
+      f'{config.data.batch_size} images, seed {config.seed}; '
+      f'{len(experiment.test)} test images',
+      '',
+      reporting.score_table(scores),
+  ]
+  if config.compare:
+    error = 0.5 / len(experiment.test) ** 0.5
+    lines += [
+        '',
+        f'One seed; a share of {len(experiment.test)} images has a standard '
+        f'error of up to {error:.2%}.',
+    ]
+  return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+  command.run('hcl_jax.train', main)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variants trained from the same seed, beside raw pixels and chance weights."""
+
+import os
+import pathlib
+
+import ml_collections
+
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import loop
+from hcl_jax.training import readout
+from hcl_jax.training import workdir as workdir_lib
+
+
+def variant_config(
+    config: ml_collections.ConfigDict, variant: str
+) -> ml_collections.ConfigDict:
+  """The configuration of one run of a comparison."""
+  config = ml_collections.ConfigDict(config.to_dict())
+  config.compare = ()
+  config_lib.set_variant(config, variant)
+  return config
+
+
+def compare(
+    experiment: experiment_lib.Experiment, workdir: str | os.PathLike
+) -> dict[str, readout.Scores]:
+  """Trains each variant of ``config.compare`` into its own sub-folder.
+
+  Args:
+    experiment: its configuration names the variants; beta and tau_plus in it
+      are those of the hard one.
+    workdir: directory of the comparison.
+
+  Returns:
+    Scores of raw pixels, of the encoder before training, and of each variant.
+  """
+  config = experiment.config
+  workdir = pathlib.Path(
+      workdir_lib.open_run(workdir, config, may_change=config_lib.MAY_CHANGE)
+  )
+  scores = baselines(experiment)
+  for variant in config.compare:
+    scores[variant] = loop.train(
+        experiment_lib.prepare(variant_config(config, variant)),
+        workdir / variant,
+        label=variant,
+    )
+  return scores
+
+
+def baselines(
+    experiment: experiment_lib.Experiment,
+) -> dict[str, readout.Scores]:
+  """Scores of what has learned nothing."""
+  config = experiment.config.evaluate
+  protocols = tuple(p for p in config.protocols if p != 'linear_released')
+  return {
+      'raw pixels': readout.evaluate_features(
+          readout.raw_pixels, experiment.bank, experiment.test, config,
+          protocols,
+      ),  # fmt: skip
+      'random encoder': readout.Reader(experiment).evaluate(
+          experiment.create_state(), protocols
+      ),
+  }

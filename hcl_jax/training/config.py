@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The released settings as a configuration, and its variants."""
+
+import ml_collections
+
+VARIANTS = ('standard', 'debiased', 'hard')
+
+
+def image_config() -> ml_collections.ConfigDict:
+  """SimCLR with hard negatives on CIFAR-10, as the paper's code released it."""
+  return ml_collections.ConfigDict({
+      'seed': 0,
+      'task': 'simclr',
+      # Variants to train one after the other, into sub-folders; empty for one.
+      'compare': (),
+      'data': {
+          'name': 'cifar10',
+          'dir': '',  # '' is the default of tfds
+          'train_split': 'train',
+          'bank_split': 'train',  # labelled images for kNN and linear readout
+          'test_split': 'test',
+          'batch_size': 256,  # over all devices
+          'true_label_positives': False,
+          'max_gib_in_memory': 4.0,  # larger sets are streamed
+      },
+      'augment': {
+          'size': 32,
+          'scale': (0.08, 1.0),
+          'ratio': (3 / 4, 4 / 3),
+          'flip': 0.5,
+          'jitter': 0.8,
+          'brightness': 0.4,
+          'contrast': 0.4,
+          'saturation': 0.4,
+          'hue': 0.1,
+          'grayscale': 0.2,
+          'blur': 0.5,
+          'blur_kernel': 3,
+          'blur_sigma': (0.1, 2.0),
+          'mean': (0.4914, 0.4822, 0.4465),
+          'std': (0.2023, 0.1994, 0.2010),
+      },
+      'model': {
+          'name': 'resnet50',
+          'stem': 'cifar',
+          'head': 'simclr',
+          'head_width': 0,  # 0: as released, 512 (simclr) or that of features
+          'embedding_dim': 128,
+          'norm': 'batch',
+          'cross_device_bn': False,
+          'bn_splits': 1,
+          'dtype': 'float32',
+      },
+      'loss': {
+          'temperature': 0.5,
+          'beta': 1.0,
+          'tau_plus': 0.1,
+          'floor': 'sphere',
+          'stop_gradient_weights': False,
+          'supervised_negatives': False,
+          'block_size': 0,  # 0: chosen by size
+          # Of beta: 'constant', 'down', 'up' (the paper's), 'released'.
+          'annealing': 'constant',
+          'num_changes': 9,  # stairs of 'down' and 'up'
+      },
+      'moco': {
+          'queue_size': 65536,
+          'momentum': 0.999,
+          'shuffle': True,
+          'mask_own_image': True,
+      },
+      'optimizer': {
+          'name': 'adam',
+          'learning_rate': 1e-3,
+          'final_learning_rate': 0.0,  # of 'cosine'
+          'schedule': 'constant',
+          'warmup_epochs': 0.0,
+          'weight_decay': 1e-6,
+          'decay_vectors': True,  # also biases and normalisation
+          'momentum': 0.9,  # of sgd and lars
+          'b1': 0.9,  # of adam and adamw
+          'b2': 0.999,
+          'clip_norm': 0.0,  # 0: no clipping
+          'ema_decay': 0.0,  # of an average of weights to evaluate; 0: none
+      },
+      'train': {
+          'epochs': 400,
+          'steps': 0,  # if not 0, instead of epochs
+          'microbatch_size': 0,  # rows of a device at a time; 0: all
+          'log_every_steps': 20,
+          'checkpoint_every_epochs': 10,
+          'keep_checkpoints': 3,
+      },
+      'evaluate': {
+          'knn_every_epochs': 10,  # 0: never during training
+          'protocols': ('knn', 'linear'),  # at the end
+          'batch_size': 512,
+          'knn_k': 200,
+          'knn_temperature': 0.5,
+          'linear_epochs': 100,
+          'linear_batch_size': 512,
+          'linear_optimizer': 'adam',
+          'linear_learning_rate': 1e-3,
+          'linear_weight_decay': 1e-6,
+          'linear_decay_epochs': (),  # from each on, a tenth of the rate
+          'linear_standardize': True,  # not in 'linear_released'
+          'linear_seeds': (0,),
+      },
+  })
+
+
+# A resumed run may differ in these.
+MAY_CHANGE = (
+    'data.dir',
+    'data.max_gib_in_memory',
+    'train.log_every_steps',
+    'train.checkpoint_every_epochs',
+    'train.keep_checkpoints',
+    'evaluate',
+)
+
+
+def set_variant(config: ml_collections.ConfigDict, variant: str) -> None:
+  """Turns a hard configuration into a baseline: numbers, not another loss.
+
+  Args:
+    config: what to change.
+    variant: ``'hard'`` changes nothing, ``'debiased'`` sets beta to 0, and
+      ``'standard'`` tau_plus too.
+  """
+  if variant not in VARIANTS:
+    raise ValueError(
+        f'the variant must be one of {", ".join(VARIANTS)}; got {variant!r}.'
+    )
+  if variant != 'hard':
+    config.loss.beta = 0.0
+  if variant == 'standard':
+    config.loss.tau_plus = 0.0

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration stands for: data, lengths, task and optimizer."""
+
+from typing import NamedTuple
+
+import jax
+import ml_collections
+import numpy as np
+import optax
+
+from hcl_jax import data as data_lib
+from hcl_jax.tasks import images as image_tasks
+from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import limits
+from hcl_jax.training import optimizer as optimizer_lib
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import step as step_lib
+
+
+class Experiment(NamedTuple):
+  """All that a run needs; making one has checked all that can be.
+
+  Attributes:
+    config: the configuration.
+    train: images to train on.
+    bank: labelled images that kNN and the linear readout learn from.
+    test: labelled images that they are scored on.
+    steps_per_epoch: full batches of ``train``.
+    total_steps: length of the run.
+    task: model, views and loss.
+    learning_rate: by step.
+    optimizer: with that learning rate.
+  """
+
+  config: ml_collections.ConfigDict
+  train: data_lib.Images
+  bank: data_lib.Images
+  test: data_lib.Images
+  steps_per_epoch: int
+  total_steps: int
+  task: task_lib.Task
+  learning_rate: optax.Schedule
+  optimizer: optax.GradientTransformation
+
+  def create_state(self) -> state_lib.TrainState:
+    """The state before the first step, on every local device."""
+    state = state_lib.create(
+        self.task,
+        self.optimizer,
+        {'image': self.train.rows(np.zeros(1, np.int32))},
+        seed=self.config.seed,
+        with_ema=self.config.optimizer.ema_decay > 0,
+    )
+    return jax.device_put(state, state_lib.replicated())
+
+  def rules(self) -> step_lib.Rules:
+    return step_lib.Rules(
+        self.task,
+        self.optimizer,
+        self.config.seed,
+        self.config.optimizer.ema_decay,
+    )
+
+
+def prepare(config: ml_collections.ConfigDict) -> Experiment:
+  """Checks a configuration and opens its data; writes nothing of a run.
+
+  Args:
+    config: the whole configuration.
+
+  Returns:
+    The experiment.
+
+  Raises:
+    ValueError: a value cannot work; the message names its field.
+    FileNotFoundError: the data set is not there; the message says which
+      command prepares it.
+  """
+  limits.check(config)
+  limits.check_devices(config, jax.device_count())
+  splits = _load(config.data)
+  train = splits[config.data.train_split]
+  limits.check_batch(config, len(train))
+  per_epoch = data_lib.steps_per_epoch(len(train), config.data.batch_size)
+  total = config.train.steps or config.train.epochs * per_epoch
+  schedule = optimizer_lib.learning_rate(config.optimizer, total, per_epoch)
+  limits.check_labels(config, {name: x.labels for name, x in splits.items()})
+  return Experiment(
+      config=config,
+      train=train,
+      bank=splits[config.data.bank_split],
+      test=splits[config.data.test_split],
+      steps_per_epoch=per_epoch,
+      total_steps=total,
+      task=image_tasks.create(
+          config, total_steps=total, steps_per_epoch=per_epoch
+      ),
+      learning_rate=schedule,
+      optimizer=optimizer_lib.create(config.optimizer, schedule),
+  )
+
+
+def _load(data) -> dict[str, data_lib.Images]:
+  """Each split once, whatever it is used for."""
+  return {
+      split: data_lib.load(
+          data.name,
+          split,
+          data_dir=data.dir or None,
+          max_bytes_in_memory=int(data.max_gib_in_memory * 2**30),
+      )
+      for split in {data.train_split, data.bank_split, data.test_split}
+  }

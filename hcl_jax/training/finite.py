@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of steps, fetched a little late, and the watch for NaN and inf."""
+
+import collections
+import math
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+# Fetching the metrics of a step waits for it; those of an older one are there.
+_LAG = 2
+
+
+class NonFiniteError(RuntimeError):
+  """A loss or gradient was NaN or infinite."""
+
+
+class Watch:
+  """Turns metrics on devices into numbers, and stops at those not finite.
+
+  Args:
+    workdir: where the batch that failed is saved.
+    last_checkpoint: gives the last step saved, or None.
+  """
+
+  def __init__(self, workdir: pathlib.Path, last_checkpoint):
+    self._workdir = workdir
+    self._last_checkpoint = last_checkpoint
+    self._pending = collections.deque()
+
+  def add(
+      self, step: int, batch: dict[str, np.ndarray], metrics: dict[str, Any]
+  ) -> list[tuple[int, dict[str, float]]]:
+    """Takes a step's metrics; returns those of steps that are known by now."""
+    self._pending.append((step, batch, metrics))
+    return self._fetch(_LAG)
+
+  def finish(self) -> list[tuple[int, dict[str, float]]]:
+    """Waits for all steps taken; before a checkpoint, so that it is good."""
+    return self._fetch(0)
+
+  def _fetch(self, left):
+    known = []
+    while len(self._pending) > left:
+      step, batch, metrics = self._pending.popleft()
+      values = {name: float(x) for name, x in jax.device_get(metrics).items()}
+      self._check(step, batch, values)
+      known.append((step, values))
+    return known
+
+  def _check(self, step, batch, values):
+    bad = [name for name, x in values.items() if not math.isfinite(x)]
+    if not bad:
+      return
+    path = self._workdir / f'not_finite_step_{step}.npz'
+    np.savez_compressed(path, **batch)
+    last = self._last_checkpoint()
+    saved = 'none was saved' if last is None else f'step {last}'
+    what = ', '.join(f'{name}={values[name]}' for name in bad)
+    raise NonFiniteError(
+        f'step {step} gave {what}. Its batch is in {path} (rows '
+        f'{_some(batch["index"])} of the training split). Last good '
+        f'checkpoint: {saved}. A lower learning rate, a warm-up or '
+        'config.optimizer.clip_norm may help.'
+    )
+
+
+def _some(index: np.ndarray) -> str:
+  """The first few row numbers."""
+  words = ', '.join(map(str, index[:8]))
+  return words + (', ...' if len(index) > 8 else '')

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: steps, metrics, evaluation and checkpoints."""
+
+import os
+import pathlib
+import statistics
+
+import jax
+
+from hcl_jax import data as data_lib
+from hcl_jax.training import checkpoint
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import finite
+from hcl_jax.training import interruption as interruption_lib
+from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.training import progress as progress_lib
+from hcl_jax.training import readout
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import step as step_lib
+from hcl_jax.training import workdir as workdir_lib
+
+BEST = 'knn/top1'
+
+
+class Interrupted(Exception):
+  """The run was asked to stop, has saved its state and can be resumed."""
+
+
+def train(
+    experiment: experiment_lib.Experiment,
+    workdir: str | os.PathLike,
+    *,
+    label: str = 'train',
+) -> readout.Scores:
+  """Trains to the end of the run, from wherever its workdir stands.
+
+  Args:
+    experiment: what to train.
+    workdir: directory of the run; everything is written there.
+    label: word before the progress bar.
+
+  Returns:
+    The scores of the final state by the protocols of the configuration.
+
+  Raises:
+    workdir.ConfigMismatch: the workdir holds another run.
+    Interrupted: SIGTERM or Ctrl-C came; the state is saved.
+    finite.NonFiniteError: a loss or gradient was NaN or infinite.
+  """
+  workdir = workdir_lib.open_run(
+      workdir, experiment.config, may_change=config_lib.MAY_CHANGE
+  )
+  with (
+      open_checkpoints(workdir, experiment.config) as checkpoints,
+      interruption_lib.Interruption() as interruption,
+  ):
+    state = restore(experiment, checkpoints)
+    first_step = int(state.step)
+    with (
+        metrics_lib.MetricsWriter(workdir, resume_step=first_step) as writer,
+        progress_lib.Progress(
+            experiment.total_steps,
+            first_step,
+            experiment.config.data.batch_size,
+            label,
+        ) as progress,
+    ):
+      if first_step:
+        progress.write(f'{label}: resumes after step {first_step}')
+      run = _Run(
+          experiment, workdir, checkpoints, interruption, writer, progress
+      )
+      state = run.steps(state, first_step)
+      return run.final_scores(state)
+
+
+def open_checkpoints(workdir: pathlib.Path, config) -> checkpoint.Checkpoints:
+  """The checkpoints of a run: the last few and the best by kNN."""
+  return checkpoint.Checkpoints(
+      workdir / 'checkpoints',
+      keep=config.train.keep_checkpoints,
+      best_metric=BEST,
+  )
+
+
+def restore(
+    experiment: experiment_lib.Experiment,
+    checkpoints: checkpoint.Checkpoints,
+    step: int | None = None,
+) -> state_lib.TrainState:
+  """The newest state that can be read, or a fresh one where none is."""
+  state = experiment.create_state()
+  restored = checkpoints.restore(state, step)
+  return state if restored is None else restored[0]
+
+
+class _Run:
+  """The parts of a run that is going on."""
+
+  def __init__(
+      self, experiment, workdir, checkpoints, interruption, writer, progress
+  ):
+    self._experiment = experiment
+    self._config = experiment.config
+    self._checkpoints = checkpoints
+    self._interruption = interruption
+    self._writer = writer
+    self._progress = progress
+    self._reader = readout.Reader(experiment, self._poll_evaluation)
+    self._watch = finite.Watch(workdir, self._last_checkpoint)
+    self._losses = []
+
+  def steps(
+      self, state: state_lib.TrainState, first_step: int
+  ) -> state_lib.TrainState:
+    """Takes all steps that are left."""
+    total = self._experiment.total_steps
+    take = step_lib.make_step(
+        self._experiment.rules(),
+        microbatch_size=self._config.train.microbatch_size or None,
+    )
+    batches = self._batches(first_step, total - first_step)
+    for done, batch in enumerate(batches, first_step + 1):
+      rows = step_lib.split_rows(batch, jax.local_device_count())
+      state, metrics = take(state, rows)
+      self._progress.update(done, loss=metrics['loss'])
+      self._log(self._watch.add(done, batch, metrics))
+      self._pause(done, state)
+    return state
+
+  def final_scores(self, state: state_lib.TrainState) -> readout.Scores:
+    """Evaluates by all protocols of the configuration."""
+    protocols = self._config.evaluate.protocols
+    if not protocols:
+      return {}
+    self._progress.write(f'evaluating: {", ".join(protocols)}')
+    scores = self._reader.evaluate(state, protocols)
+    self._writer.write(self._experiment.total_steps, scores)
+    return scores
+
+  def _batches(self, first_step, num_steps):
+    return data_lib.batches(
+        self._experiment.train,
+        seed=self._config.seed,
+        batch_size=self._config.data.batch_size,
+        first_step=first_step,
+        num_steps=num_steps,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+        true_label_positives=self._config.data.true_label_positives,
+    )
+
+  def _log(self, known: list[tuple[int, dict[str, float]]]) -> None:
+    """Writes every so many steps, with the mean loss since the last line."""
+    for step, values in known:
+      self._losses.append(values['loss'])
+      if step % self._config.train.log_every_steps == 0:
+        rate = float(self._experiment.learning_rate(step - 1))
+        values |= {'loss': statistics.fmean(self._losses)}
+        self._writer.write(step, values | {'learning_rate': rate})
+        self._losses.clear()
+
+  def _pause(self, done: int, state: state_lib.TrainState) -> None:
+    """Evaluates, saves or leaves, where it is time to."""
+    stop = self._interruption.poll(done)
+    last = done == self._experiment.total_steps
+    evaluate = self._due(done, self._config.evaluate.knn_every_epochs)
+    save = self._due(done, self._config.train.checkpoint_every_epochs)
+    if not (stop or last or evaluate or save):
+      return
+    self._log(self._watch.finish())
+    scores = self._knn(done, state) if evaluate and not stop else None
+    stop = stop or self._interruption.requested
+    self._checkpoints.save(done, state, metrics=scores, wait=stop or last)
+    if stop:
+      raise Interrupted(f'stopped after step {done}, which is saved')
+
+  def _knn(self, done, state) -> readout.Scores | None:
+    """Scores on the way; None if a signal came meanwhile."""
+    try:
+      scores = self._reader.evaluate(state, ('knn',))
+    except Interrupted:
+      return None
+    self._writer.write(done, scores)
+    self._progress.write(f'step {done}: kNN top-1 {scores[BEST]:.2%}')
+    return scores
+
+  def _due(self, done: int, epochs: int) -> bool:
+    steps = epochs * self._experiment.steps_per_epoch
+    return steps > 0 and done % steps == 0
+
+  def _last_checkpoint(self) -> int | None:
+    self._checkpoints.wait()
+    return max(self._checkpoints.steps(), default=None)
+
+  def _poll_evaluation(self) -> None:
+    if self._interruption.requested:
+      raise Interrupted('stopped in an evaluation; the last step is saved')

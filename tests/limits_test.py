@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations: all of ours are sound, and unsound values are named."""
+
+import importlib.util
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from hcl_jax.tasks import images as image_tasks
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import limits
+
+_CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'
+_NAMES = sorted(path.stem for path in _CONFIGS.glob('*.py'))
+
+
+def _get_config(name):
+  path = _CONFIGS / f'{name}.py'
+  spec = importlib.util.spec_from_file_location(name, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config
+
+
+class ConfigsTest(parameterized.TestCase):
+
+  def test_all_are_there(self):
+    self.assertContainsSubset(
+        ('digits', 'cifar10', 'cifar10_small', 'cifar100', 'stl10',
+         'tiny_imagenet', 'moco_cifar10', 'image_folder'), _NAMES,
+    )  # fmt: skip
+
+  @parameterized.parameters(*_NAMES)
+  def test_is_sound_in_every_variant(self, name):
+    get_config = _get_config(name)
+    limits.check(get_config())
+    hard = get_config('hard')
+    for variant in config_lib.VARIANTS:
+      config = get_config(variant)
+      limits.check(config)
+      limits.check_devices(config, 8)
+      expected = {
+          'standard': (0.0, 0.0),
+          'debiased': (0.0, hard.loss.tau_plus),
+          'hard': (hard.loss.beta, hard.loss.tau_plus),
+      }[variant]
+      loss = config.loss
+      self.assertEqual((loss.beta, loss.tau_plus), expected)
+      image_tasks.create(config, total_steps=10, steps_per_epoch=5)
+
+  def test_unknown_variants_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "debiased, hard; got 'hrad'"):
+      _get_config('cifar10')('hrad')
+
+  @parameterized.parameters('constant', 'down', 'up', 'released')
+  def test_annealing(self, annealing):
+    config = config_lib.image_config()
+    config.loss.update({'annealing': annealing, 'beta': 2.0})
+    task = image_tasks.create(config, total_steps=900, steps_per_epoch=10)
+    first, last = (float(task.beta(step)) for step in (0, 899))
+    ninth = 2.0 / 9
+    expected = {
+        'constant': (2.0, 2.0),
+        'down': (2.0, ninth),
+        'up': (ninth, 2.0),
+        'released': (2.0, 0.25),
+    }[annealing]
+    np.testing.assert_allclose((first, last), expected, rtol=1e-6)
+
+
+class LimitsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('loss.beta', -1.0, r'config.loss.beta must be >= 0'),
+      ('loss.beta', float('inf'), r'config.loss.beta must be >= 0 and finite'),
+      ('loss.tau_plus', 1.0, r'config.loss.tau_plus must be in \[0, 1\)'),
+      ('loss.temperature', 0.0, r'config.loss.temperature must be > 0'),
+      ('model.name', 'resnet51', r"model.name must be one of 'resnet18'"),
+      ('data.batch_size', 1, r'config.data.batch_size must be >= 2'),
+      ('optimizer.name', 'adma', r"optimizer.name must be one of 'adam'"),
+      ('evaluate.protocols', ('svm',), r'config.evaluate.protocols must be a'),
+      ('compare', ('soft',), r'config.compare must be a tuple of'),
+      ('optimizer.final_learning_rate', 1.0, r'must not exceed'),
+      ('seed', -1, r'config.seed must be in \[0, '),
+  )
+  def test_names_the_field(self, field, value, message):
+    config = config_lib.image_config()
+    with config.unlocked():
+      config.update_from_flattened_dict({field: value})
+    with self.assertRaisesRegex(ValueError, message):
+      limits.check(config)
+
+  @parameterized.parameters(
+      ({'moco.queue_size': 64}, 'config.moco.queue_size must be at least'),
+      ({'data.true_label_positives': True}, "needs config.task='simclr'"),
+      ({'loss.supervised_negatives': True}, "needs config.task='simclr'"),
+      ({'model.cross_device_bn': True, 'model.bn_splits': 2}, 'choose one'),
+  )
+  def test_fields_that_do_not_go_together(self, fields, message):
+    config = config_lib.image_config()
+    config.task = 'moco'
+    config.update_from_flattened_dict(fields)
+    with self.assertRaisesRegex(ValueError, message):
+      limits.check(config)
+
+  @parameterized.parameters(
+      ({}, 3, 'does not divide over 3 devices; 255 or 258 would'),
+      ({'train.microbatch_size': 100}, 1, 'microbatch_size=100 does not'),
+      ({'model.bn_splits': 3}, 1, 'bn_splits=3 does not divide the 256'),
+  )
+  def test_batches_that_do_not_divide(self, fields, devices, message):
+    config = config_lib.image_config()
+    config.update_from_flattened_dict(fields)
+    with self.assertRaisesRegex(ValueError, message):
+      limits.check_devices(config, devices)
+
+  @parameterized.parameters(
+      ('data.true_label_positives', 'train'),
+      ('loss.supervised_negatives', 'train'),
+      (None, 'test'),
+  )
+  def test_labels_that_are_needed(self, field, split):
+    config = config_lib.image_config()
+    labels = {'train': np.zeros(3, int), 'test': np.zeros(3, int)}
+    if field:
+      config.update_from_flattened_dict({field: True})
+    limits.check_labels(config, labels)
+    labels[split][1] = -1
+    with self.assertRaisesRegex(ValueError, f"'{split}' has images without"):
+      limits.check_labels(config, labels)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: resuming, devices, signals, NaN, and what is written."""
+
+import os
+import pathlib
+import signal
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import chex
+import jax
+import numpy as np
+import optax
+
+from hcl_jax import data
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import finite
+from hcl_jax.training import loop
+from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.training import workdir as workdir_lib
+from tests import tiny
+
+_STEPS_PER_EPOCH = 4
+
+
+def _images(rows, seed):
+  """Two classes: bright in the upper and in the lower half."""
+  rng = np.random.default_rng(seed)
+  labels = np.arange(rows, dtype=np.int32) % 2
+  images = rng.integers(0, 64, (rows, 2, 2, 4, 3), np.uint8)
+  images[np.arange(rows), labels] += 190
+  return data.Images(images.reshape(rows, 4, 4, 3), labels)
+
+
+def _experiment(epochs=4, task=None, **fields):
+  config = config_lib.image_config()
+  config.update_from_flattened_dict({
+      'data.batch_size': 16,
+      'train.epochs': epochs,
+      'train.log_every_steps': 3,
+      'train.checkpoint_every_epochs': 1,
+      'evaluate.knn_every_epochs': 2,
+      'evaluate.batch_size': 24,
+      'evaluate.knn_k': 5,
+      'evaluate.linear_epochs': 2,
+      **fields,
+  })
+  schedule = optax.constant_schedule(config.optimizer.learning_rate)
+  return experiment_lib.Experiment(
+      config=config,
+      train=_images(70, 0),
+      bank=_images(50, 1),
+      test=_images(30, 2),
+      steps_per_epoch=_STEPS_PER_EPOCH,
+      total_steps=_STEPS_PER_EPOCH * epochs,
+      task=task or tiny.simclr_task(),
+      learning_rate=schedule,
+      optimizer=optax.adam(schedule),
+  )
+
+
+class LoopTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(jax.numpy_dtype_promotion('standard'))
+    self.enter_context(jax.numpy_rank_promotion('allow'))
+
+  def _workdir(self):
+    directory = tempfile.TemporaryDirectory()
+    self.addCleanup(directory.cleanup)
+    return pathlib.Path(directory.name) / 'run'
+
+  def _last_state(self, experiment, workdir):
+    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      state = loop.restore(experiment, checkpoints)
+    return jax.device_get(state)
+
+  def test_trains_evaluates_and_writes(self):
+    workdir = self._workdir()
+    experiment = _experiment(**{'optimizer.ema_decay': 0.9})
+    scores = loop.train(experiment, workdir)
+    self.assertEqual(
+        set(scores), {'knn/top1', 'knn/top5', 'linear/top1', 'linear/top5'}
+    )
+    self.assertGreater(scores['knn/top1'], 0.9)
+    records = metrics_lib.read_metrics(workdir)
+    lines = [r for r in records if 'loss' in r]
+    self.assertEqual([r['step'] for r in lines], [3, 6, 9, 12, 15])
+    self.assertContainsSubset(
+        {'loss', 'grad_norm', 'beta', 'learning_rate'}, lines[0]
+    )
+    knn = [r['step'] for r in records if 'knn/top1' in r]
+    self.assertEqual(knn, [8, 16, 16])
+    self.assertTrue((workdir / 'config.json').exists())
+    self.assertTrue(list((workdir / 'tensorboard').iterdir()))
+    self.assertEqual(self._last_state(experiment, workdir).step, 16)
+
+  def test_stopped_and_resumed_is_uninterrupted(self):
+    whole, parts = self._workdir(), self._workdir()
+    experiment = _experiment()
+    loop.train(experiment, whole)
+    stops = iter((5, 9))
+    with mock.patch.object(
+        data, 'batches', _batches_that_signal(stops)
+    ):
+      for _ in range(2):
+        with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
+          loop.train(experiment, parts)
+    loop.train(experiment, parts)
+    chex.assert_trees_all_equal(
+        self._last_state(experiment, parts),
+        self._last_state(experiment, whole),
+    )
+    losses = [
+        [r for r in metrics_lib.read_metrics(d) if 'knn/top1' in r]
+        for d in (whole, parts)
+    ]
+    self.assertEqual(*losses)
+
+  def test_a_finished_run_is_only_evaluated(self):
+    workdir = self._workdir()
+    experiment = _experiment(epochs=1)
+    first = loop.train(experiment, workdir)
+    with mock.patch.object(
+        loop.step_lib, 'make_step', side_effect=_refuse_to_step
+    ):
+      self.assertEqual(loop.train(experiment, workdir), first)
+
+  def test_another_configuration_is_refused(self):
+    workdir = self._workdir()
+    loop.train(_experiment(epochs=1), workdir)
+    with self.assertRaisesRegex(workdir_lib.ConfigMismatch, 'loss.beta was 1'):
+      loop.train(_experiment(epochs=1, **{'loss.beta': 2.0}), workdir)
+    loop.train(_experiment(epochs=1, **{'evaluate.knn_k': 3}), workdir)
+
+  def test_nan_stops_with_step_batch_and_checkpoint(self):
+    workdir = self._workdir()
+    task = tiny.simclr_task()
+    experiment = _experiment(task=task)
+
+    def poisoned(*args, **kwargs):
+      for step, batch in enumerate(_plain_batches(*args, **kwargs), 1):
+        if step == 6:
+          batch = batch | {'label': np.full_like(batch['label'], 99)}
+        yield batch
+
+    honest = task.loss
+
+    def loss(embeddings, state, batch, step):
+      bad = jax.numpy.where(batch['label'] == 99, np.nan, 1.0)
+      return honest(embeddings, state, batch, step) * bad
+
+    object.__setattr__(task, 'loss', loss)
+    with mock.patch.object(data, 'batches', poisoned):
+      with self.assertRaisesRegex(
+          finite.NonFiniteError,
+          r'step 6 gave loss=nan, grad_norm=nan.*checkpoint: step 4',
+      ):
+        loop.train(experiment, workdir)
+    saved = np.load(workdir / 'not_finite_step_6.npz')
+    self.assertEqual(saved['image'].shape, (16, 4, 4, 3))
+    self.assertEqual(self._last_state(experiment, workdir).step, 4)
+
+  def test_chunks_and_moco_run(self):
+    for task, chunk in (
+        (tiny.simclr_task(norm='group'), 1), (tiny.moco_task(), 0)
+    ):  # fmt: skip
+      experiment = _experiment(
+          epochs=1, task=task, **{'train.microbatch_size': chunk}
+      )
+      loop.train(experiment, self._workdir())
+
+  def test_released_readout(self):
+    experiment = _experiment(
+        epochs=1,
+        **{'evaluate.protocols': ('linear_released',),
+           'evaluate.linear_epochs': 30,
+           'evaluate.linear_learning_rate': 0.1,
+           'evaluate.linear_batch_size': 20},
+    )  # fmt: skip
+    scores = loop.train(experiment, self._workdir())
+    self.assertGreater(scores['linear_released/top1'], 0.8)
+
+
+_plain_batches = data.batches
+
+
+def _batches_that_signal(stops):
+  """Batches during which, at given steps, this process gets SIGTERM."""
+
+  def batches(*args, first_step, **kwargs):
+    stop = next(stops)
+    made = _plain_batches(*args, first_step=first_step, **kwargs)
+    for step, batch in enumerate(made, first_step + 1):
+      if step == stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+      yield batch
+
+  return batches
+
+
+def _refuse_to_step(*unused_args, **unused_kwargs):
+  def step(*unused):
+    raise AssertionError('A finished run must not be trained.')
+
+  return step
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands as a user runs them: train, stop, resume, evaluate."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from hcl_jax.training import metrics
+
+_ROOT = pathlib.Path(__file__).parent.parent
+
+
+def _command(module, *arguments):
+  return [sys.executable, '-m', f'hcl_jax.{module}', *arguments]
+
+
+class CommandTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    directory = tempfile.TemporaryDirectory()
+    self.addCleanup(directory.cleanup)
+    self.directory = pathlib.Path(directory.name)
+    self.workdir = self.directory / 'run'
+
+  def _start(self, module, *arguments):
+    environment = dict(os.environ, TFDS_DATA_DIR=str(self.directory / 'data'))
+    environment.pop('XLA_FLAGS', None)  # one device
+    return subprocess.Popen(
+        _command(module, *arguments),
+        cwd=_ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+  def _run(self, module, *arguments):
+    process = self._start(module, *arguments)
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+  @parameterized.named_parameters(
+      ('misspelt_key', ['--config.loss.bta=1'], r'no such field: .bta.'),
+      ('wrong_type', ['--config.loss.beta=much'], 'config.loss.beta=much'),
+      ('impossible', ['--config.loss.beta=-1'], 'loss.beta must be >= 0'),
+      ('no_data', ['--config.data.name=cifar10'],
+       'hcl_jax.prepare --dataset=cifar10'),
+      ('no_file', ['--config=configs/nothing.py'], 'configs/nothing.py'),
+  )  # fmt: skip
+  def test_errors_of_use_are_one_line_and_write_nothing(self, flags, message):
+    status, out, err = self._run(
+        'train', '--config=configs/cifar10.py', f'--workdir={self.workdir}',
+        *flags,
+    )  # fmt: skip
+    self.assertEqual(status, 2, err)
+    self.assertRegex(err, message)
+    self.assertLen(err.strip().splitlines(), 1)
+    self.assertEmpty(out)
+    self.assertFalse(self.workdir.exists())
+
+  def test_trains_stops_resumes_and_evaluates(self):
+    arguments = [
+        '--config=configs/digits.py:hard',
+        f'--workdir={self.workdir}',
+        '--config.data.name=digit_scenes/tiny',
+        '--config.data.batch_size=32',
+        '--config.train.epochs=3',
+        '--config.train.log_every_steps=1',
+        '--config.evaluate.linear_epochs=2',
+    ]
+    process = self._start('train', *arguments)
+    while not any('loss' in r for r in metrics.read_metrics(self.workdir)):
+      self.assertIsNone(process.poll(), 'The run ended before its first step.')
+      time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    self.assertEqual(process.returncode, 0, err)
+    self.assertIn('The same command resumes.', err)
+    self.assertEmpty(
+        [r for r in metrics.read_metrics(self.workdir) if r['step'] == 48]
+    )
+
+    status, out, err = self._run('train', *arguments)
+    self.assertEqual(status, 0, err)
+    self.assertIn('resumes after step', err)
+    self.assertRegex(out, r'knn/top1 +knn/top5 +linear/top1 +linear/top5')
+    steps = [r['step'] for r in metrics.read_metrics(self.workdir)
+             if 'loss' in r]  # fmt: skip
+    self.assertEqual(steps, list(range(1, 49)))
+
+    status, out, err = self._run(
+        'evaluate', f'--workdir={self.workdir}', '--protocol=knn'
+    )
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r'step 48 +\d+\.\d\d%')
+    evaluation = json.loads((self.workdir / 'evaluation.json').read_text())
+    trained = json.loads((self.workdir / 'scores.json').read_text())
+    self.assertEqual(
+        evaluation[str(self.workdir)]['knn/top1'],
+        trained['last step']['knn/top1'],
+    )
+
+    status, _, err = self._run(
+        'train', *arguments, '--config.loss.temperature=0.4'
+    )
+    self.assertEqual(status, 2)
+    self.assertIn('loss.temperature was 0.5 and is 0.4', err)
+
+  def test_evaluating_nothing(self):
+    status, _, err = self._run('evaluate', f'--workdir={self.workdir}')
+    self.assertEqual(status, 2)
+    self.assertIn('there is no run in', err)
+
+
+if __name__ == '__main__':
+  absltest.main()
