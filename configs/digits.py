@@ -20,6 +20,7 @@ def get_config(variant=None):
     config_lib.set_variant(config, variant)
 
   config.data.name = 'digit_scenes'
+  config.data.batch_size = 128
 
   # Colours must not tell a scene from another, or nothing else is learned.
   config.augment.hue = 0.5
@@ -38,7 +39,7 @@ def get_config(variant=None):
 
   config.optimizer.learning_rate = 3e-3
   config.optimizer.schedule = 'cosine'
-  config.train.epochs = 10
-  config.train.checkpoint_every_epochs = 5
-  config.evaluate.knn_every_epochs = 2
+  config.train.epochs = 8
+  config.train.checkpoint_every_epochs = 4
+  config.evaluate.knn_every_epochs = 4
   return config

@@ -174,7 +174,7 @@ def command() -> None:
     raise command_lib.UsageError('--sides is empty.')
   if options.ONE_CORE.value:
     contest.pin_to_one_core()
-  clock_name, clock = contest.choose_clock()
+  _, clock = contest.choose_clock()
   with_pillow = importlib.util.find_spec('PIL') is not None
   if not with_pillow:
     output.say('not installed: Pillow (pip install pillow)')
@@ -182,11 +182,7 @@ def command() -> None:
   contest.time_rounds(runs, options.ROUNDS.value, clock)
   results = {
       'command': 'augment',
-      'jax': jax.__version__,
-      'backend': jax.default_backend(),
-      'device_kind': jax.devices()[0].device_kind,
-      'cores': contest.usable_cores(),
-      'clock': clock_name,
+      **contest.environment(),
       'images': _IMAGES.value,
       'rounds': options.ROUNDS.value,
       'rows': [row(run, runs, _IMAGES.value) for run in runs],

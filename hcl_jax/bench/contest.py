@@ -250,6 +250,18 @@ def choose_clock() -> tuple[str, Callable[[], float]]:
   return 'wall time', time.perf_counter
 
 
+def environment() -> dict[str, Any]:
+  """Where a bench ran, for its results."""
+  return {
+      'jax': jax.__version__,
+      'backend': jax.default_backend(),
+      'device_kind': jax.devices()[0].device_kind,
+      'devices': jax.local_device_count(),
+      'cores': usable_cores(),
+      'clock': choose_clock()[0],
+  }
+
+
 def device_memory() -> dict[str, int]:
   stats = jax.devices()[0].memory_stats() or {}
   names = 'bytes_limit', 'peak_bytes_in_use'

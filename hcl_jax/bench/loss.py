@@ -197,17 +197,13 @@ def command() -> None:
   work = read_work()
   if options.ONE_CORE.value:
     contest.pin_to_one_core()
-  clock_name, clock = contest.choose_clock()
+  _, clock = contest.choose_clock()
   others, missing = peers.find(_PEERS.value)
   if missing:
     output.say(f'not installed: {", ".join(missing)}')
   results = {
       'command': 'loss',
-      'jax': jax.__version__,
-      'backend': jax.default_backend(),
-      'device_kind': jax.devices()[0].device_kind,
-      'cores': contest.usable_cores(),
-      'clock': clock_name,
+      **contest.environment(),
       'dim': _DIM.value,
       'rounds': options.ROUNDS.value,
       'knobs': {

@@ -247,12 +247,7 @@ def command() -> None:
     output.say('not installed: torch')
   results = {
       'command': 'train',
-      'jax': jax.__version__,
-      'backend': jax.default_backend(),
-      'device_kind': jax.devices()[0].device_kind,
-      'devices': jax.local_device_count(),
-      'cores': contest.usable_cores(),
-      'clock': contest.choose_clock()[0],
+      **contest.environment(),
       'batch': _STEP_BATCH.value,
       'loss_batch': _LOSS_BATCH.value,
       'rounds': options.ROUNDS.value,

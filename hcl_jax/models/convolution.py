@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of the encoders, formulated for the backend at hand."""
+
+import functools
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+# By default XLA gives convolutions on CPU to YNNPACK, which takes up to three
+# times as long as Eigen for the gradient of a kernel over large maps. This is
+# the default list of what YNNPACK is given, without convolutions.
+_CPU_OPTIONS = {
+    'xla_cpu_experimental_ynn_fusion_type': (
+        'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE'
+    )
+}
+
+he_normal_fan_out = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
+
+
+class Conv(nn.Module):
+  """A square convolution without bias, padded by half its kernel.
+
+  Attributes:
+    features: channels of the result.
+    size: side of the kernel, odd.
+    stride: step of the window.
+    kernel_init: initialiser of the kernel ``[size, size, in, features]``.
+    dtype: of the computation; the kernel is float32.
+  """
+
+  features: int
+  size: int
+  stride: int = 1
+  kernel_init: nn.initializers.Initializer = he_normal_fan_out
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """``[batch, height, width, in]`` to ``[batch, ., ., features]``."""
+    shape = self.size, self.size, x.shape[-1], self.features
+    kernel = self.param('kernel', self.kernel_init, shape)
+    return convolve(
+        x.astype(self.dtype), kernel.astype(self.dtype), self.stride
+    )
+
+
+def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+  """Convolves images with a kernel, padded by half the kernel.
+
+  Args:
+    x: images ``[batch, height, width, in]``.
+    kernel: ``[size, size, in, out]``, size odd.
+    stride: step of the window.
+
+  Returns:
+    ``[batch, ceil(height / stride), ceil(width / stride), out]``.
+  """
+  if jax.default_backend() == 'cpu':
+    # XLA's CPU backend has no fast path for a convolution that is a product,
+    # and is slow to differentiate strided ones, up to 19-fold on small maps.
+    if kernel.shape[0] == 1:
+      return _pointwise(x, kernel, stride)
+    if kernel.shape[0] == 3 and stride > 1:
+      return _unfolded(x, kernel, stride)
+  return _windowed(x, kernel, stride)
+
+
+@functools.cache
+def compiler_options() -> dict[str, str]:
+  """Options with which a train step of these encoders compiles to run fastest.
+
+  For ``jax.jit(step).lower(...).compile(compiler_options=...)``, or the same of
+  ``jax.pmap``. They change no result beyond rounding.
+
+  Returns:
+    Options that this backend and version of XLA know; mostly none.
+  """
+  if jax.default_backend() != 'cpu':
+    return {}
+  try:
+    jax.jit(lambda x: x, compiler_options=_CPU_OPTIONS)(0.0)
+  except jax.errors.JaxRuntimeError:
+    return {}
+  return dict(_CPU_OPTIONS)
+
+
+def _pointwise(x, kernel, stride):
+  x = x[:, ::stride, ::stride]
+  # Rank 2: XLA transposes an operand that contracts over several axes, which
+  # the weight's gradient would.
+  y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
+  return y.reshape(*x.shape[:-1], -1)
+
+
+def _unfolded(x, kernel, stride):
+  """A product of the kernel with the pixels under each of its windows."""
+  size, _, channels, features = kernel.shape
+  pad = size // 2
+  height, width = (-(-side // stride) for side in x.shape[1:3])
+  x = jnp.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+  taps = [
+      x[:, i : i + (height - 1) * stride + 1 : stride,
+        j : j + (width - 1) * stride + 1 : stride]
+      for i in range(size)
+      for j in range(size)
+  ]  # fmt: skip
+  columns = jnp.concatenate(taps, axis=-1).reshape(-1, size**2 * channels)
+  y = columns @ kernel.reshape(-1, features)
+  return y.reshape(x.shape[0], height, width, features)
+
+
+def _windowed(x, kernel, stride):
+  pad = kernel.shape[0] // 2
+  return jax.lax.conv_general_dilated(
+      x,
+      kernel,
+      window_strides=(stride, stride),
+      padding=((pad, pad), (pad, pad)),
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+  )

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch and group normalisation of the encoders."""
+
+from collections.abc import Callable
+import functools
+import math
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+_EPSILON = 1e-5
+_GROUPS = 32
+
+
+class BatchNorm(nn.Module):
+  r"""Batch normalisation with the conventions of the released encoders.
+
+  .. math::
+    y = \gamma \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \delta
+
+  In training mu and the biased variance are those of the batch, per channel;
+  the running mean and the running *unbiased* variance follow them with
+  ``momentum``. Otherwise the running ones take their place. Statistics are
+  float32 whatever ``dtype`` says, and the variance is the mean square of the
+  deviations, which a mean far from zero does not spoil.
+
+  Attributes:
+    axis_name: mapped axis over whose devices the statistics are taken
+      together; None: each device has its own.
+    splits: number of equal parts of the batch, each normalised by its own
+      statistics, as that many devices would; the running ones follow the
+      average over the parts.
+    momentum: share of the old running statistics that a step keeps.
+    epsilon: added to the variance.
+    dtype: of the result.
+  """
+
+  axis_name: str | None = None
+  splits: int = 1
+  momentum: float = 0.9
+  epsilon: float = _EPSILON
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    """Normalises the last axis of ``x [batch, ..., channels]``."""
+    channels = x.shape[-1]
+    scale = self.param('scale', nn.initializers.ones, (channels,))
+    bias = self.param('bias', nn.initializers.zeros, (channels,))
+    running_mean = self.variable('batch_stats', 'mean', jnp.zeros, (channels,))
+    running_var = self.variable('batch_stats', 'var', jnp.ones, (channels,))
+    if not train:
+      rows = x.reshape(-1, channels)
+      mean, var = running_mean.value[None], running_var.value[None]
+      y = _affine(rows, mean, var, scale, bias, self.epsilon)
+    else:
+      axis_name = None if self.is_initializing() else self.axis_name
+      y, mean, var, count = _normalize_parts(
+          x, scale, bias, self.epsilon, axis_name, self.splits
+      )
+      if not self.is_initializing():
+        running_mean.value = self._follow(running_mean.value, mean)
+        running_var.value = self._follow(
+            running_var.value, _unbias(var, count)
+        )
+    return y.astype(self.dtype).reshape(x.shape)
+
+  def _follow(self, running, parts):
+    new = jnp.mean(parts.reshape(-1, parts.shape[-1]), axis=0)
+    return (
+        self.momentum * running
+        + (1 - self.momentum) * jax.lax.stop_gradient(new)
+    )
+
+
+def _normalize_parts(x, scale, bias, epsilon, axis_name, splits):
+  """_normalize of each part of the batch, and the rows of a part."""
+  if x.shape[0] % splits:
+    raise ValueError(
+        f'The batch of a device must divide into bn_splits={splits} equal '
+        f'parts; got {x.shape[0]} images. Change one of them.'
+    )
+  rows = x.reshape(-1, x.shape[-1])
+  normalize = functools.partial(
+      _normalize, epsilon=epsilon, axis_name=axis_name
+  )
+  # Not one part by vmap: on CPU, XLA sums products of arrays with an axis of
+  # length one thirty times slower.
+  if splits > 1:
+    rows = rows.reshape(splits, -1, x.shape[-1])
+    normalize = jax.vmap(normalize, in_axes=(0, None, None))
+  count = _count(rows.shape[-2], axis_name)
+  return *normalize(rows, scale, bias), count
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _normalize(rows, scale, bias, epsilon, axis_name):
+  """Normalises by the statistics of the batch.
+
+  Its derivative is written out because the compiler's reads and writes the
+  batch several times more. No gradient flows through the statistics returned.
+
+  Args:
+    rows: ``[rows, channels]``.
+    scale: ``[channels]``.
+    bias: ``[channels]``.
+    epsilon: added to the variance.
+    axis_name: mapped axis of the batch, or None.
+
+  Returns:
+    Normalised rows, float32, and their mean and biased variance
+    ``[1, channels]``.
+  """
+  mean, var = _statistics(rows, axis_name)
+  return _affine(rows, mean, var, scale, bias, epsilon), mean, var
+
+
+def _normalize_forward(rows, scale, bias, epsilon, axis_name):
+  y, mean, var = _normalize(rows, scale, bias, epsilon, axis_name)
+  return (y, mean, var), (rows, mean, var, scale)
+
+
+def _normalize_backward(epsilon, axis_name, residuals, cotangents):
+  rows, mean, var, scale = residuals
+  dy = cotangents[0]
+  inverse = jax.lax.rsqrt(var + epsilon)
+  normal = (rows.astype(jnp.float32) - mean) * inverse
+  sums = jnp.sum(dy, axis=0), jnp.sum(dy * normal, axis=0)
+  dbias, dscale = sums
+  if axis_name is not None:
+    sums = jax.lax.psum(sums, axis_name)
+  count = _count(rows.shape[0], axis_name)
+  centred = dy - sums[0][None] / count - normal * (sums[1][None] / count)
+  drows = centred * (inverse * scale[None])
+  return drows.astype(rows.dtype), dscale, dbias
+
+
+_normalize.defvjp(_normalize_forward, _normalize_backward)
+
+
+def _affine(rows, mean, var, scale, bias, epsilon):
+  factor = jax.lax.rsqrt(var + epsilon) * scale[None]
+  return (rows.astype(jnp.float32) - mean) * factor + bias[None]
+
+
+def _statistics(rows, axis_name):
+  """Mean and biased variance ``[1, channels]``."""
+  rows = rows.astype(jnp.float32)
+  mean = jnp.mean(rows, axis=0, keepdims=True)
+  var = jnp.mean(jnp.square(rows - mean), axis=0, keepdims=True)
+  if axis_name is None:
+    return mean, var
+  # One exchange, and no difference of large squares.
+  means, variances = jax.lax.all_gather((mean, var), axis_name)
+  mean = jnp.mean(means, axis=0)
+  return mean, jnp.mean(variances + jnp.square(means - mean[None]), axis=0)
+
+
+def _count(rows, axis_name):
+  """Number of rows behind a statistic, over all devices."""
+  return rows * (1 if axis_name is None else jax.lax.axis_size(axis_name))
+
+
+def _unbias(var, count):
+  if count < 2:
+    raise ValueError(
+        'BatchNorm needs more than one value per channel to train; got a '
+        'batch of one. Use a larger batch per device, fewer bn_splits, or '
+        "norm='group'."
+    )
+  return var * (count / (count - 1))
+
+
+class GroupNorm(nn.Module):
+  """Normalisation of each image by itself, in up to 32 groups of channels.
+
+  Attributes:
+    dtype: of the result.
+  """
+
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    """Normalises ``x [batch, ..., channels]``; the same in both modes."""
+    del train
+    norm = nn.GroupNorm(
+        num_groups=math.gcd(_GROUPS, x.shape[-1]),
+        epsilon=_EPSILON,
+        use_fast_variance=False,
+        dtype=jnp.float32,
+    )
+    return norm(x.astype(jnp.float32)).astype(self.dtype)
+
+
+def make(
+    name: str, *, axis_name: str | None, splits: int, dtype: jnp.dtype
+) -> Callable[..., nn.Module]:
+  """The constructor of the normalisation called ``name``.
+
+  Args:
+    name: ``'batch'`` or ``'group'``.
+    axis_name: as of :class:`BatchNorm`.
+    splits: as of :class:`BatchNorm`.
+    dtype: of the results.
+
+  Returns:
+    A function of the submodule's ``name``.
+  """
+  return {
+      'batch': functools.partial(
+          BatchNorm, axis_name=axis_name, splits=splits, dtype=dtype
+      ),
+      'group': functools.partial(GroupNorm, dtype=dtype),
+  }[name]

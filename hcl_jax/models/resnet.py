@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Residual networks for small and for large images."""
+
+from collections.abc import Callable
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from hcl_jax.models import convolution
+from hcl_jax.models import heads
+
+
+class BasicBlock(nn.Module):
+  """Two 3x3 convolutions beside a shortcut.
+
+  Attributes:
+    width: channels.
+    stride: of the first convolution.
+    norm: constructor of the normalisation.
+    dtype: of the computation.
+  """
+
+  width: int
+  stride: int
+  norm: Callable[..., nn.Module]
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    """``[batch, height, width, in]`` to ``[batch, ., ., self.width]``."""
+    y = _conv(self, self.width, 3, self.stride, 'conv1')(x)
+    y = nn.relu(self.norm(name='norm1')(y, train=train))
+    y = _conv(self, self.width, 3, 1, 'conv2')(y)
+    y = self.norm(name='norm2')(y, train=train)
+    return nn.relu(y + _shortcut(self, x, y, train))
+
+
+class BottleneckBlock(nn.Module):
+  """1x1, 3x3 and 1x1 convolutions beside a shortcut.
+
+  The stride is that of the 3x3 convolution ("v1.5").
+
+  Attributes:
+    width: channels of the 3x3 convolution; the result has four times as many.
+    stride: of the 3x3 convolution.
+    norm: constructor of the normalisation.
+    dtype: of the computation.
+  """
+
+  width: int
+  stride: int
+  norm: Callable[..., nn.Module]
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    """``[batch, height, width, in]`` to ``[batch, ., ., 4 * self.width]``."""
+    y = _conv(self, self.width, 1, 1, 'conv1')(x)
+    y = nn.relu(self.norm(name='norm1')(y, train=train))
+    y = _conv(self, self.width, 3, self.stride, 'conv2')(y)
+    y = nn.relu(self.norm(name='norm2')(y, train=train))
+    y = _conv(self, 4 * self.width, 1, 1, 'conv3')(y)
+    y = self.norm(name='norm3')(y, train=train)
+    return nn.relu(y + _shortcut(self, x, y, train))
+
+
+def _conv(block, features, size, stride, name):
+  return convolution.Conv(
+      features, size, stride, dtype=block.dtype, name=name
+  )
+
+
+def _shortcut(block, x, y, train):
+  """x itself, or projected where a block changes its shape."""
+  if x.shape == y.shape:
+    return x
+  x = _conv(block, y.shape[-1], 1, block.stride, 'shortcut_conv')(x)
+  return block.norm(name='shortcut_norm')(x, train=train)
+
+
+class ResNet(nn.Module):
+  """A residual network with global average pooling.
+
+  The first block of every stage but the first halves the resolution and
+  doubles the channels.
+
+  Attributes:
+    block: :class:`BasicBlock` or :class:`BottleneckBlock`.
+    stages: number of blocks of each stage.
+    stem: ``'cifar'``: 3x3 convolution of stride 1; ``'imagenet'``: 7x7
+      convolution of stride 2 and 3x3 max-pooling of stride 2.
+    norm: constructor of the normalisation.
+    width: channels of the stem and of the first stage's convolutions.
+    dtype: of the computation.
+  """
+
+  block: type[nn.Module]
+  stages: tuple[int, ...]
+  stem: str
+  norm: Callable[..., nn.Module]
+  width: int = 64
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, images: jax.Array, *, train: bool) -> jax.Array:
+    """``[batch, height, width, 3]`` to features ``[batch, F]``, float32."""
+    x = self._stem(images, train)
+    for stage, num_blocks in enumerate(self.stages):
+      for index in range(num_blocks):
+        block = self.block(
+            width=self.width * 2**stage,
+            stride=2 if stage > 0 and index == 0 else 1,
+            norm=self.norm,
+            dtype=self.dtype,
+            name=f'stage{stage + 1}_block{index + 1}',
+        )
+        x = block(x, train=train)
+    return pool(x)
+
+  def _stem(self, images, train):
+    small = self.stem == 'cifar'
+    # The released code replaces the stem after the network's initialisation,
+    # so that only this convolution starts as the framework's default has it.
+    conv = convolution.Conv(
+        self.width,
+        size=3 if small else 7,
+        stride=1 if small else 2,
+        kernel_init=(
+            heads.fan_in_uniform if small else convolution.he_normal_fan_out
+        ),
+        dtype=self.dtype,
+        name='stem_conv',
+    )
+    x = nn.relu(self.norm(name='stem_norm')(conv(images), train=train))
+    if small:
+      return x
+    return nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+
+
+def pool(x: jax.Array) -> jax.Array:
+  """Global average: ``[batch, height, width, F]`` to float32 ``[batch, F]``."""
+  return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
