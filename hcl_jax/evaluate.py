@@ -77,7 +77,7 @@ def read_config(workdir: pathlib.Path):
 
 def evaluate(config, workdir: pathlib.Path) -> readout.Scores:
   """Scores of one run, and the ``step`` they are of."""
-  experiment = experiment_lib.prepare(config)
+  experiment = experiment_lib.prepare(config, to_train=False)
   with loop.open_checkpoints(workdir, config) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)

@@ -232,4 +232,4 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  command.run('prepare', main)
+  command.run('hcl_jax.prepare', main)

@@ -30,14 +30,14 @@ from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 _NETWORKS = flags.DEFINE_list(
-    'networks', 'resnet18,resnet50', 'Encoders, of resnet18 and resnet50.'
+    'networks', 'resnet18,resnet50', 'Of resnet18, resnet50 and small.'
 )
 _STEP_BATCH = flags.DEFINE_integer('step_batch', 64, 'Images per step.')
 _LOSS_BATCH = flags.DEFINE_integer(
     'loss_batch', 256, 'Images per step at which the loss is timed.'
 )
 _TORCH = flags.DEFINE_bool('torch', True, 'Run torch too, where installed.')
-_KNOWN = ('resnet18', 'resnet50')
+_KNOWN = ('resnet18', 'resnet50', 'small')
 _NOTES = """\
 'share' is a part's time over the step's; the loss is timed at its own batch, so
 its share is of as many steps as make up that batch (a convolutional step costs
@@ -149,7 +149,7 @@ class Parts:
     rng = np.random.default_rng(0)
     z1, noise = rng.standard_normal((2, *shape), np.float32)
     chunk = jax.device_put((z1, z1 + noise))
-    batch = {'label': np.zeros(shape[:2], np.int32)}
+    batch = dict.fromkeys(('label', 'index'), np.zeros(shape[:2], np.int32))
     loss = step_lib.make_loss(self._task)
     return lambda: jax.block_until_ready(loss([chunk], {}, batch, np.int32(0)))
 
@@ -168,6 +168,7 @@ def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
   """One row for each contestant of a network."""
   batch, loss_batch = _STEP_BATCH.value, _LOSS_BATCH.value
   parts = Parts(network, batch, loss_batch)
+  with_torch = with_torch and network != 'small'  # which is ours alone
   runs = parts.runs() + ([torch_run(parts)] if with_torch else [])
   _, clock = contest.choose_clock()
   contest.time_rounds(runs, options.ROUNDS.value, clock)

@@ -94,19 +94,8 @@ def _normalize_parts(x, scale, bias, epsilon, axis_name, splits):
   return *normalize(rows, scale, bias), count
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _normalize(rows, scale, bias, epsilon, axis_name):
-  """Normalises by the statistics of the batch.
-
-  Its derivative is written out because the compiler's reads and writes the
-  batch several times more. No gradient flows through the statistics returned.
-
-  Args:
-    rows: ``[rows, channels]``.
-    scale: ``[channels]``.
-    bias: ``[channels]``.
-    epsilon: added to the variance.
-    axis_name: mapped axis of the batch, or None.
+  """Normalises ``[rows, channels]`` by the statistics of the batch.
 
   Returns:
     Normalised rows, float32, and their mean and biased variance
@@ -114,29 +103,6 @@ def _normalize(rows, scale, bias, epsilon, axis_name):
   """
   mean, var = _statistics(rows, axis_name)
   return _affine(rows, mean, var, scale, bias, epsilon), mean, var
-
-
-def _normalize_forward(rows, scale, bias, epsilon, axis_name):
-  y, mean, var = _normalize(rows, scale, bias, epsilon, axis_name)
-  return (y, mean, var), (rows, mean, var, scale)
-
-
-def _normalize_backward(epsilon, axis_name, residuals, cotangents):
-  rows, mean, var, scale = residuals
-  dy = cotangents[0]
-  inverse = jax.lax.rsqrt(var + epsilon)
-  normal = (rows.astype(jnp.float32) - mean) * inverse
-  sums = jnp.sum(dy, axis=0), jnp.sum(dy * normal, axis=0)
-  dbias, dscale = sums
-  if axis_name is not None:
-    sums = jax.lax.psum(sums, axis_name)
-  count = _count(rows.shape[0], axis_name)
-  centred = dy - sums[0][None] / count - normal * (sums[1][None] / count)
-  drows = centred * (inverse * scale[None])
-  return drows.astype(rows.dtype), dscale, dbias
-
-
-_normalize.defvjp(_normalize_forward, _normalize_backward)
 
 
 def _affine(rows, mean, var, scale, bias, epsilon):

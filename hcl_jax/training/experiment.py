@@ -62,11 +62,15 @@ class Experiment(NamedTuple):
     )
 
 
-def prepare(config: ml_collections.ConfigDict) -> Experiment:
+def prepare(
+    config: ml_collections.ConfigDict, *, to_train: bool = True
+) -> Experiment:
   """Checks a configuration and opens its data; writes nothing of a run.
 
   Args:
     config: the whole configuration.
+    to_train: whether the batch must fit the devices of this machine, which it
+      need not for an evaluation.
 
   Returns:
     The experiment.
@@ -77,7 +81,8 @@ def prepare(config: ml_collections.ConfigDict) -> Experiment:
       command prepares it.
   """
   limits.check(config)
-  limits.check_devices(config, jax.device_count())
+  if to_train:
+    limits.check_devices(config, jax.device_count())
   splits = _load(config.data)
   train = splits[config.data.train_split]
   limits.check_batch(config, len(train))

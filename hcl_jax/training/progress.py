@@ -73,8 +73,9 @@ class Progress:
       self._marks.append((now, step))
     self._last = (step, {'loss': loss} | postfix)
     tenth = (step - self._drawn_step) * _LINES >= self._total
-    if now - self._drawn_at >= self._interval or (
-        self._bar is None and (tenth or step >= self._total)
+    last = step >= self._total
+    if now - self._drawn_at >= self._interval or last or (
+        self._bar is None and tenth
     ):
       self._draw(now)
 

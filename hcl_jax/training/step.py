@@ -26,6 +26,7 @@ Step = Callable[
 ]
 
 _REPLICATED, _SPLIT = None, 0
+_READ_BY_LOSS = ('label', 'index')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,8 +174,7 @@ def _chunked_step(rules, size, pmap):
         {name: x[:, start : start + size] for name, x in batch.items()}
         for start in starts
     ]
-    # What the loss reads of a batch; images stay on the host.
-    labels = {name: batch[name] for name in ('label', 'index')}
+    labels = {name: batch[name] for name in _READ_BY_LOSS}
     embeddings, task_state = [], state.task_state
     for start, chunk in zip(starts, chunks, strict=True):
       z, task_state = embed(
@@ -210,9 +210,12 @@ def _map_loss(task, pmap):
 
     return jax.value_and_grad(local_mean)(chunks)
 
+  # Axes of each entry, because pmap (jax 0.10) pairs axes with leaves wrongly
+  # where arguments and leaves happen to be equally many and one is empty.
+  batch_axes = dict.fromkeys(_READ_BY_LOSS, _SPLIT)
   return pmap(
       loss_of_chunks,
-      in_axes=(_SPLIT, _REPLICATED, _SPLIT, _REPLICATED),
+      in_axes=(_SPLIT, _REPLICATED, batch_axes, _REPLICATED),
       out_axes=(_SPLIT, _SPLIT),
   )
 
@@ -248,8 +251,9 @@ def make_loss(
     devices: where to run; None: on all local devices.
 
   Returns:
-    The function. ``chunks`` is a list of embeddings; the loss is each device's
-    own mean, whose average is the global one.
+    The function. ``chunks`` is a list of embeddings, ``batch`` has 'label' and
+    'index'; the loss is each device's own mean, whose average is the global
+    one.
   """
   return _map_loss(task, _mapper(devices))
 
