@@ -55,7 +55,7 @@ class BenchAugmentTest(parameterized.TestCase):
 
   def test_table_and_json(self):
     done = run(
-        '--images=4', '--sides=32', '--rounds=2', f'--json={self.json}'
+        '--augment_batch=4', '--sides=32', '--rounds=2', f'--json={self.json}'
     )
     self.assertEqual(done.returncode, 0, done.stderr)
     self.assertEqual(os.listdir(self.directory), [self.json.name])
@@ -77,7 +77,7 @@ class BenchAugmentTest(parameterized.TestCase):
 
   def test_without_pillow(self):
     done = run(
-        '--images=2',
+        '--augment_batch=2',
         '--sides=8',
         '--rounds=1',
         f'--json={self.json}',
@@ -90,7 +90,7 @@ class BenchAugmentTest(parameterized.TestCase):
     self.assertEqual({r['times_pillow'] for r in rows}, {None})
 
   @parameterized.parameters(
-      (['--images=0'], '--images'),
+      (['--augment_batch=0'], '--augment_batch'),
       (['--sides=32,x'], '--sides'),
       (['--sides='], '--sides'),
       (['--rounds=0'], '--rounds'),

@@ -46,9 +46,9 @@ class BenchTrainTest(parameterized.TestCase):
       self.assertLen(row['round_ms'], 2)
       self.assertIn(f'\n{row["name"]}  ', done.stdout)
     loss = rows[-1]
-    ratios = [a / b for a, b in
-              zip(loss['round_ms'], rows[0]['round_ms'], strict=True)]  # fmt: skip
-    self.assertAlmostEqual(loss['share'], sum(ratios) / 2 * 4 / 8)
+    pairs = zip(loss['round_ms'], rows[0]['round_ms'], strict=True)
+    ratio = sum(a / b for a, b in pairs) / 2
+    self.assertAlmostEqual(loss['share'], ratio * 4 / 8)
 
   @parameterized.parameters(
       ('--networks=vgg', '--networks must be among'),

@@ -25,6 +25,8 @@ from tests import tiny
 
 _STEPS_PER_EPOCH = 4
 
+setUpModule = tiny.compile_quickly
+
 
 def _images(rows, seed):
   """Two classes: bright in the upper and in the lower half."""
@@ -158,7 +160,7 @@ class LoopTest(parameterized.TestCase):
     with mock.patch.object(data, 'batches', poisoned):
       with self.assertRaisesRegex(
           finite.NonFiniteError,
-          r'step 6 gave loss=nan, grad_norm=nan.*checkpoint: step 4',
+          r'step 6 gave grad_norm=nan, loss=nan.*checkpoint: step 4',
       ):
         loop.train(experiment, workdir)
     saved = np.load(workdir / 'not_finite_step_6.npz')

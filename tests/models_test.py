@@ -29,15 +29,12 @@ def _size(tree):
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
-def _shapes(encoder, images):
-  """Abstract variables and results of an encoder in training."""
-  variables = jax.eval_shape(
-      functools.partial(encoder.init, train=False), _KEY, images
-  )
-  apply = functools.partial(
-      encoder.apply, train=True, mutable=['batch_stats']
-  )
-  return variables, jax.eval_shape(apply, variables, images)
+def _shapes(module, inputs):
+  """Abstract variables and results of a module in training."""
+  init = functools.partial(module.init, train=False)
+  variables = jax.eval_shape(init, _KEY, inputs)
+  apply = functools.partial(module.apply, train=True, mutable=['batch_stats'])
+  return variables, jax.eval_shape(apply, variables, inputs)
 
 
 def _images(*shape, dtype=jnp.float32):
@@ -77,9 +74,10 @@ class CreateTest(parameterized.TestCase):
   )
   def test_heads(self, head, width, dim, size):
     encoder = models.create(head=head, head_width=width, embedding_dim=dim)
-    variables, (outputs, _) = _shapes(encoder, _images(2, 8, 8, 3))
-    self.assertEqual(_size(variables['params']['head']), size)
-    self.assertEqual(outputs[1].shape, (2, dim))
+    features = jax.ShapeDtypeStruct((2, 2048), jnp.float32)
+    variables, (embeddings, _) = _shapes(encoder.head, features)
+    self.assertEqual(_size(variables['params']), size)
+    self.assertEqual(embeddings.shape, (2, dim))
 
   @parameterized.parameters(
       {'name': 'resnet51'}, {'stem': 'tiny'}, {'head': 'mlp'},
@@ -500,7 +498,9 @@ class LoweringTest(absltest.TestCase):
       )
     shapes = [x.shape for x in exported.out_avals]
     self.assertEqual(shapes, [(2, 2048), (2, 128)])
-    self.assertEqual(exported.mlir_module().count('stablehlo.convolution'), 53)
+    # Both platforms may share the text or have their own.
+    count = exported.mlir_module().count('stablehlo.convolution')
+    self.assertIn(count, (53, 2 * 53))
 
 
 if __name__ == '__main__':

@@ -152,7 +152,9 @@ class CommandTest(_Test):
     done = self.run_command('--dataset=x', '--images=/nowhere')
     self.assertEqual(done.returncode, 2)
     self.assertLen(done.stderr.splitlines(), 1)
-    self.assertStartsWith(done.stderr, 'hcl_jax.prepare: --images needs --image_size')
+    self.assertStartsWith(
+        done.stderr, 'hcl_jax.prepare: --images needs --image_size'
+    )
     self.assertEmpty(done.stdout)
 
   @flagsaver.flagsaver

@@ -15,6 +15,8 @@ from tests import tiny
 _ROWS = 8
 _KEY = jax.random.key(5)
 
+setUpModule = tiny.compile_quickly
+
 
 def _embed(task, batch, params=None, state=None):
   if params is None:

@@ -113,7 +113,7 @@ class CommandTest(parameterized.TestCase):
         'train', *arguments, '--config.loss.temperature=0.4'
     )
     self.assertEqual(status, 2)
-    self.assertIn('loss.temperature was 0.5 and is 0.4', err)
+    self.assertIn('loss.temperature was 0.2 and is 0.4', err)
 
   def test_evaluating_nothing(self):
     status, _, err = self._run('evaluate', f'--workdir={self.workdir}')

@@ -27,7 +27,9 @@ from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 
-_IMAGES = flags.DEFINE_integer('images', 256, 'Images per batch to augment.')
+_IMAGES = flags.DEFINE_integer(
+    'augment_batch', 256, 'Images per batch to augment.'
+)
 _SIDES = flags.DEFINE_list(
     'sides', '32,96', 'Sides of the images before augmentation, in pixels.'
 )
