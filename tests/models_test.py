@@ -16,8 +16,11 @@ from hcl_jax import models
 from hcl_jax.models import convolution
 from hcl_jax.models import norm
 from hcl_jax.models import resnet
+from tests import tiny
 
 _KEY = jax.random.key(0)
+
+setUpModule = tiny.compile_quickly
 
 
 def _normal(*shape, seed=0, mean=0.0, std=1.0):

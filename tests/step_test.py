@@ -171,7 +171,7 @@ class LoweringTest(parameterized.TestCase):
     config = config_lib.image_config()
     task = image_tasks.create(config, total_steps=10, steps_per_epoch=5)
     rules = step_lib.Rules(task, optax.adam(1e-3), seed=0)
-    take = step_lib.make_step(rules)
+    take = step_lib.map_step(rules)
     rows = jax.eval_shape(
         lambda: {
             'image': jnp.zeros((8, 2, 32, 32, 3), jnp.uint8),

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hcl_jax import models
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import state as state_lib
 
@@ -70,15 +71,34 @@ def make_step(
     ``(state, batch) -> (state, metrics)``; the state given is used up. Arrays
     of the batch have a leading axis of devices.
   """
-  pmap = _mapper(devices)
   if microbatch_size is not None:
-    return _chunked_step(rules, microbatch_size, pmap)
-  return pmap(
+    return _chunked_step(rules, microbatch_size, _mapper(devices))
+  return _compiled(map_step(rules, devices))
+
+
+def map_step(
+    rules: Rules, devices: Sequence[jax.Device] | None = None
+) -> Step:
+  """The step on a whole batch as a mapped function, which can be lowered."""
+  return _mapper(devices)(
       functools.partial(_whole_step, rules),
       in_axes=(_REPLICATED, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=0,
   )
+
+
+def _compiled(mapped):
+  """Compiles at the first call, with the options that the models ask for."""
+  executable = None
+
+  def call(*args):
+    nonlocal executable
+    if executable is None:
+      executable = mapped.lower(*args).compile(models.compiler_options())
+    return executable(*args)
+
+  return call
 
 
 def _mapper(devices):
