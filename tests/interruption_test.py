@@ -14,8 +14,9 @@ from absl.testing import parameterized
 from hcl_jax.training import interruption
 
 _LOOP = """
-import sys, time
+import signal, sys, time
 from hcl_jax.training import interruption
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with interruption.Interruption() as interrupted:
   print('ready', flush=True)
   while not interrupted.poll(0):
@@ -30,6 +31,9 @@ class InterruptionTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
+    # A shell starts background jobs, this test maybe, with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    self.addCleanup(signal.signal, signal.SIGINT, before)
     self.enter_context(absltest.mock.patch.object(interruption.os, 'write'))
 
   @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
