@@ -56,11 +56,12 @@ def baselines(
   """Scores of what has learned nothing."""
   config = experiment.config.evaluate
   protocols = tuple(p for p in config.protocols if p != 'linear_released')
+  images = experiment.bank, experiment.test
+  pixels = tuple(map(readout.raw_pixels, images))
   return {
       'raw pixels': readout.evaluate_features(
-          readout.raw_pixels, experiment.bank, experiment.test, config,
-          protocols,
-      ),  # fmt: skip
+          pixels, images, config, protocols
+      ),
       'random encoder': readout.Reader(experiment).evaluate(
           experiment.create_state(), protocols
       ),

@@ -16,7 +16,6 @@ from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 Scores = dict[str, float]
-Features = Callable[[data_lib.Images], np.ndarray]
 
 
 class Reader:
@@ -45,14 +44,17 @@ class Reader:
   ) -> Scores:
     """Scores by ``protocol/measure``, between 0 and 1."""
     bank, test = self._experiment.bank, self._experiment.test
-    features = {id(x): self.features(state, x) for x in (bank, test)}
-    cached = [p for p in protocols if p != 'linear_released']
-    scores = evaluate_features(
-        lambda images: features[id(images)],
-        bank, test, self._experiment.config.evaluate, cached,
-    )  # fmt: skip
+    config = self._experiment.config.evaluate
+    test_features = self.features(state, test)
+    cached = tuple(p for p in protocols if p != 'linear_released')
+    scores = {}
+    if cached:
+      bank_features = self.features(state, bank)
+      scores |= evaluate_features(
+          (bank_features, test_features), (bank, test), config, cached
+      )
     if 'linear_released' in protocols:
-      scores |= self._linear_released(state, features[id(test)])
+      scores |= self._linear_released(state, test_features)
     return scores
 
   def features(
@@ -108,25 +110,24 @@ class Reader:
 
 
 def evaluate_features(
-    features: Features,
-    bank: data_lib.Images,
-    test: data_lib.Images,
+    features: tuple[np.ndarray, np.ndarray],
+    images: tuple[data_lib.Images, data_lib.Images],
     config: ml_collections.ConfigDict,
     protocols: tuple[str, ...],
 ) -> Scores:
   """Scores cached features by kNN and a linear readout.
 
   Args:
-    features: gives the features of a set.
-    bank: labelled images to learn from.
-    test: labelled images to score.
+    features: of the images to learn from and of those to score.
+    images: both sets, for their labels.
     config: ``config.evaluate``.
     protocols: of ``'knn'`` and ``'linear'``.
 
   Returns:
     Scores by ``protocol/measure``, between 0 and 1.
   """
-  data = features(bank), bank.labels, features(test), test.labels
+  bank, test = images
+  data = features[0], bank.labels, features[1], test.labels
   scores = {}
   if 'knn' in protocols:
     result = evaluation.knn_accuracy(
