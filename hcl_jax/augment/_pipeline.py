@@ -180,7 +180,7 @@ class Augmentation:
     return flat.reshape(planes.shape)
 
   def _crop_planes(self, draws, images):
-    """The crops in few passes that vectorise: split, pick rows, multiply."""
+    """The crops in few passes that vectorise: pick rows, then multiply."""
     batch, height, width, _ = images.shape
     crop = draws.crop
     taps = functools.partial(_resample.crop_taps, outputs=self.size)
@@ -191,9 +191,12 @@ class Augmentation:
         crop.left, crop.width, flip=draws.flip
     )
     rows, columns = _materialize((rows, columns))
-    planes = _materialize(jax.vmap(_resample.stack_planes)(images))
-    stack = functools.partial(_resample.stack_taps, inputs=height)
-    planes = jax.vmap(_resample.pick_rows)(planes, jax.vmap(stack)(rows))
+    lines = images.reshape(batch, height, -1)
+    planes = [
+        jax.vmap(_resample.pick_rows)(lines[:, :, channel::3], rows)
+        for channel in range(3)
+    ]
+    planes = jnp.concatenate(planes, axis=1)
     matrix = functools.partial(_resample.matrix, inputs=width)
     columns = jax.vmap(matrix)(columns) * np.float32(1 / 255)
     planes = jax.vmap(_resample.mix_columns)(planes, columns)

@@ -13,13 +13,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
 
+_FEW_TAPS = 3  # of a blur, for which shifts are faster than products
+
 
 class Taps(NamedTuple):
   """A map from ``inputs`` rows to ``outputs`` rows.
 
   Attributes:
-    index: which input rows, int32, ``[outputs, taps]``.
-    weights: how much of each, ``[outputs, taps]``.
+    index: which input rows, int32, ``[taps, outputs]``.
+    weights: how much of each, ``[taps, outputs]``.
   """
 
   index: jax.Array
@@ -74,6 +76,9 @@ def gaussian_blur(
   Returns:
     An image of the same shape.
   """
+  if not matmul and kernel_size == _FEW_TAPS:
+    weights = _gaussian(sigma, kernel_size)
+    return _blur_by_shifts(_blur_by_shifts(image, weights, 1), weights, 2)
   _, height, width = image.shape
   rows = blur_taps(sigma, height, kernel_size)
   columns = matrix(blur_taps(sigma, width, kernel_size), width)
@@ -100,36 +105,62 @@ def crop_taps(
   first = jnp.maximum(jnp.floor(center - reach + 0.5), start)
   # The open interval (center - reach, center + reach) holds no more centres.
   taps = math.ceil(2 * max(inputs / outputs, 1))
-  row = first[:, None] + jnp.arange(taps, dtype=jnp.float32)[None, :]
-  weights = 1 - jnp.abs(row + 0.5 - center[:, None]) / reach
+  row = first[None] + jnp.arange(taps, dtype=jnp.float32)[:, None]
+  weights = 1 - jnp.abs(row + 0.5 - center[None]) / reach
   weights = jnp.where((weights > 0) & (row < start + length), weights, 0)
   return Taps(
       index=jnp.minimum(row, inputs - 1).astype(jnp.int32),
-      weights=weights / jnp.sum(weights, axis=1, keepdims=True),
+      weights=weights / jnp.sum(weights, axis=0, keepdims=True),
   )
 
 
 def blur_taps(sigma: ArrayLike, size: int, kernel_size: int) -> Taps:
   """The taps that blur ``size`` rows."""
-  offset = np.arange(kernel_size) - kernel_size // 2
-  index = np.abs(np.arange(size)[:, None] + offset)
-  index = np.minimum(index, 2 * (size - 1) - index)
-  weights = jnp.exp(-0.5 * jnp.square(offset.astype(np.float32) / sigma))
-  weights = weights / jnp.sum(weights)
+  offset = np.arange(kernel_size)[:, None] - kernel_size // 2
+  index = _reflect(np.arange(size) + offset, size)
+  weights = _gaussian(sigma, kernel_size)[:, None]
   return Taps(
       index=jnp.asarray(index, jnp.int32),
       weights=jnp.broadcast_to(weights, index.shape),
   )
 
 
+def _gaussian(sigma, kernel_size):
+  offset = np.arange(kernel_size) - kernel_size // 2
+  weights = jnp.exp(-0.5 * jnp.square(offset.astype(np.float32) / sigma))
+  return weights / jnp.sum(weights)
+
+
+def _reflect(index, size):
+  index = np.abs(index)
+  return np.minimum(index, 2 * (size - 1) - index)
+
+
+def _blur_by_shifts(image, weights, axis):
+  """Blurs along an axis: the sum of shifted images, and the two borders."""
+  size, half = image.shape[axis], len(weights) // 2
+
+  def mixed(starts, count):
+    return sum(
+        weight * jax.lax.slice_in_dim(image, start, start + count, axis=axis)
+        for weight, start in zip(weights, starts, strict=True)
+    )
+
+  def border(i):
+    return mixed(_reflect(np.arange(i - half, i + half + 1), size), 1)
+
+  first = [border(i) for i in range(half)]
+  last = [border(i) for i in range(size - half, size)]
+  inside = mixed(range(len(weights)), size - 2 * half)
+  return jnp.concatenate([*first, inside, *last], axis)
+
+
 def matrix(taps: Taps, inputs: int) -> jax.Array:
   """The map as ``[inputs, outputs]``, to be multiplied from the right."""
   row = jnp.arange(inputs, dtype=jnp.int32)[:, None]
   return sum(
-      jnp.where(row == index, weights, 0)
-      for index, weights in zip(
-          taps.index.T[:, None], taps.weights.T[:, None], strict=True
-      )
+      jnp.where(row == index[None], weights[None], 0)
+      for index, weights in zip(*taps, strict=True)
   )
 
 
@@ -141,7 +172,7 @@ def mix_rows(image: jax.Array, rows: jax.Array) -> jax.Array:
 def pick_rows(rows_in: jax.Array, taps: Taps) -> jax.Array:
   """The same by taps, for ``[inputs, n]``: faster where gathers are fast."""
   total = 0.0
-  for index, weights in zip(taps.index.T, taps.weights.T, strict=True):
+  for index, weights in zip(*taps, strict=True):
     picked = rows_in.at[index].get(mode='promise_in_bounds')
     total += weights[:, None] * picked.astype(jnp.float32)
   return total
@@ -150,18 +181,6 @@ def pick_rows(rows_in: jax.Array, taps: Taps) -> jax.Array:
 def mix_columns(image: jax.Array, columns: jax.Array) -> jax.Array:
   """``[..., inputs]`` and ``[inputs, outputs]`` to ``[..., outputs]``."""
   return _product('...w,wx->...x', image, columns)
-
-
-def stack_planes(image: jax.Array) -> jax.Array:
-  """``[height, width, 3]`` to ``[3 * height, width]``, plane below plane."""
-  lines = image.reshape(image.shape[0], -1)
-  return jnp.concatenate([lines[:, channel::3] for channel in range(3)])
-
-
-def stack_taps(taps: Taps, inputs: int) -> Taps:
-  """The same map for each of three planes, one below the other."""
-  index = [taps.index + channel * inputs for channel in range(3)]
-  return Taps(jnp.concatenate(index), jnp.concatenate([taps.weights] * 3))
 
 
 def _product(equation, a, b):
