@@ -62,8 +62,8 @@ def make_step(
 
   Args:
     rules: task, optimizer and seed.
-    microbatch_size: rows of a device that are embedded at a time; None for all
-      at once. The gradient is that of the whole batch, except that BatchNorm
+    microbatch_size: rows of a device that are embedded at a time, a divisor of
+      them; None for all at once. The gradient is that of the whole batch, except that BatchNorm
       takes its statistics from a chunk.
     devices: where to run; None: on all local devices.
 
@@ -148,7 +148,8 @@ def _finish(rules, state, batch, loss, grads, embeddings, task_state):
 def _global_rows(batch, first=0, total=None):
   """Numbers, in the global batch, of the rows that this device has."""
   count = jax.tree.leaves(batch)[0].shape[0]
-  start = jax.lax.axis_index(task_lib.AXIS) * (total or count) + first
+  total = count if total is None else total
+  start = jax.lax.axis_index(task_lib.AXIS) * total + first
   return start + jnp.arange(count, dtype=jnp.int32)
 
 
@@ -160,19 +161,16 @@ def _chunked_step(rules, size, pmap):
   """
   embed = pmap(
       functools.partial(_embed_chunk, rules),
-      in_axes=(_REPLICATED, _REPLICATED, _REPLICATED, _SPLIT, None, None),
+      in_axes=(*[_REPLICATED] * 3, _SPLIT, _REPLICATED, _REPLICATED),
       out_axes=(_SPLIT, _REPLICATED),
-      static_broadcasted_argnums=5,
   )
   differentiate = _map_loss(rules.task, pmap)
   backpropagate = pmap(
       functools.partial(_backpropagate_chunk, rules),
       in_axes=(
-          _SPLIT, _REPLICATED, _REPLICATED, _REPLICATED, _SPLIT, _SPLIT, None,
-          None,
+          _SPLIT, *[_REPLICATED] * 3, _SPLIT, _SPLIT, _REPLICATED, _REPLICATED
       ),  # fmt: skip
       out_axes=_SPLIT,
-      static_broadcasted_argnums=7,
       donate_argnums=0,
   )
   finish = pmap(
@@ -186,6 +184,7 @@ def _chunked_step(rules, size, pmap):
       in_axes=(_SPLIT, _REPLICATED),  # pmap wants something that is split
       out_axes=_SPLIT,
   )
+  embed, backpropagate = _compiled(embed), _compiled(backpropagate)
 
   def step(state, batch):
     rows = batch['index'].shape[1]
