@@ -15,6 +15,9 @@ import numpy as np
 
 from hcl_jax import losses
 from tests import testing
+from tests import tiny
+
+setUpModule = tiny.compile_quickly
 
 P = jax.sharding.PartitionSpec
 _DEVICES = 8

@@ -63,8 +63,8 @@ def make_step(
   Args:
     rules: task, optimizer and seed.
     microbatch_size: rows of a device that are embedded at a time, a divisor of
-      them; None for all at once. The gradient is that of the whole batch, except that BatchNorm
-      takes its statistics from a chunk.
+      them; None for all at once. The gradient is that of the whole batch,
+      except that BatchNorm takes its statistics from a chunk.
     devices: where to run; None: on all local devices.
 
   Returns:
