@@ -173,10 +173,7 @@ def _arrays_handler() -> ocp.PyTreeCheckpointHandler:
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """Writes arrays that nobody else changes; reads all of them to the end."""
-
-  def __init__(self):
-    super().__init__(deepcopy_host_arrays=False)
+  """Reads all arrays to the end, also where one of them is damaged."""
 
   async def deserialize(self, infos, args=None):
     read = super().deserialize
