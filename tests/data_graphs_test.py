@@ -261,7 +261,7 @@ class BatchTest(parameterized.TestCase):
 
   def test_shapes_are_few_and_not_much_too_large(self):
     counts = np.arange(16, 100_000)
-    rounded = np.array([data_graphs._round_up(count) for count in counts])
+    rounded = np.array([data_graphs._round_up(count, 2) for count in counts])
     self.assertTrue(np.all(rounded >= counts))
     self.assertLess(np.max(rounded / counts), 1.125)
     self.assertLess(len(np.unique(rounded)), 110)

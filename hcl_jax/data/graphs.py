@@ -66,7 +66,8 @@ class Graphs:
   def padding(self, rows: Sequence[int] | np.ndarray) -> graphs_lib.Padding:
     """A shape that holds these graphs, one of few.
 
-    Counts are rounded up to four binary digits, so by less than an eighth.
+    Counts are rounded up to four binary digits, so by less than an eighth, or
+    to a multiple of 64 nodes and edges and 8 graphs.
 
     Args:
       rows: numbers of the graphs.
@@ -76,9 +77,9 @@ class Graphs:
     """
     rows = self._read_rows(rows)
     return graphs_lib.Padding(
-        nodes=_round_up(np.diff(self.node_starts)[rows].sum()),
-        edges=_round_up(np.diff(self.edge_starts)[rows].sum()),
-        graphs=_round_up(len(rows)),
+        nodes=_round_up(np.diff(self.node_starts)[rows].sum(), 64),
+        edges=_round_up(np.diff(self.edge_starts)[rows].sum(), 64),
+        graphs=_round_up(len(rows), 8),
     )
 
   def batch(
@@ -301,9 +302,9 @@ def _ranges(starts, rows):
   return np.arange(len(shifts)) + shifts, counts
 
 
-def _round_up(count):
-  unit = 1 << max(int(count).bit_length() - 4, 0)
-  return max(-(-int(count) // unit) * unit, 2)
+def _round_up(count, least):
+  unit = max(1 << max(int(count).bit_length() - 4, 0), least)
+  return max(-(-int(count) // unit), 1) * unit
 
 
 def _pad(values, length, filler):
