@@ -40,10 +40,10 @@ def zip_folder(folder: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
 def random_graphs(
     num_graphs: int = 20, *, num_features: int = 4, seed: int = 0
 ) -> data.Graphs:
-  """Graphs of 2 to 9 nodes; those of class 1 are denser, others trees."""
+  """Graphs of 4 to 9 nodes: trees, and complete ones of class 1."""
   rng = np.random.default_rng(seed)
   labels = np.arange(num_graphs) % 2
-  num_nodes = rng.integers(2, 10, num_graphs)
+  num_nodes = rng.integers(4, 10, num_graphs)
   edges = []
   for count, label in zip(num_nodes, labels, strict=True):
     pairs = {(rng.integers(v), v) for v in range(1, count)}
