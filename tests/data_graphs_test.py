@@ -142,6 +142,16 @@ class LoadTest(_Test):
         graphs.nodes, np.eye(3)[[0, 2, 0, 0, 0, 1, 2]]
     )
 
+  def test_round_trip_of_many(self):
+    expected = tu.random_graphs(30)
+    tu.write_graphs(self.folder, expected)
+    self.prepare(tu.zip_folder(self.folder, self.root / 'toy.zip'))
+    graphs = self.load()
+    for name in ('nodes', 'node_starts', 'senders', 'receivers', 'labels'):
+      np.testing.assert_array_equal(
+          getattr(graphs, name), getattr(expected, name), name
+      )
+
   def test_degrees_where_nodes_have_no_label(self):
     tu.write(self.folder, node_labels=None)
     self.prepare()

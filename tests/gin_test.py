@@ -12,9 +12,12 @@ import hcl_jax
 from hcl_jax import graphs as graphs_lib
 from hcl_jax.models import gin
 from tests import testing
+from tests import tiny
 from tests import tu
 
 _ROWS = [3, 8, 0, 5]
+
+setUpModule = tiny.compile_quickly
 
 
 def _variables(module, batch, seed=0):

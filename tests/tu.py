@@ -29,6 +29,24 @@ def write(folder: pathlib.Path, name: str = 'TOY', **files: str) -> None:
       (folder / f'{name}_{kind}.txt').write_text(content)
 
 
+def write_graphs(
+    folder: pathlib.Path, graphs: data.Graphs, name: str = 'TOY'
+) -> None:
+  """Graphs whose nodes have one-hot features, as files."""
+  sizes = np.diff(graphs.node_starts)
+  first = np.repeat(graphs.node_starts[:-1], np.diff(graphs.edge_starts)) + 1
+  edges = zip(graphs.senders + first, graphs.receivers + first, strict=True)
+  lines = lambda values: ''.join(f'{value}\n' for value in values)  # noqa: E731
+  write(
+      folder,
+      name,
+      A=lines(f'{u}, {v}' for u, v in edges),
+      graph_indicator=lines(np.repeat(np.arange(len(graphs)) + 1, sizes)),
+      graph_labels=lines(graphs.labels),
+      node_labels=lines(graphs.nodes.argmax(axis=1)),
+  )
+
+
 def zip_folder(folder: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
   """The files of a folder in an archive, below the folder's name."""
   with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
