@@ -75,6 +75,12 @@ class SumsTest(parameterized.TestCase):
     np.testing.assert_array_equal(grad[:7], expected_grad)
     np.testing.assert_array_equal(grad[7:], 0)
 
+  def test_features_of_padding_are_zeroed(self):
+    batch = _batch(graphs.Padding(12, 17, 5), np.nan)
+    nodes = graphs.masked_nodes(batch)
+    np.testing.assert_array_equal(nodes[:7], batch.nodes[:7])
+    np.testing.assert_array_equal(nodes[7:], 0)
+
   def test_padded_edges_alone(self):
     batch = _batch(graphs.Padding(7, 16, 2))  # no node of padding to point to
     np.testing.assert_array_equal(

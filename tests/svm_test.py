@@ -102,6 +102,8 @@ class SvmTest(parameterized.TestCase):
         np.ones((20, 3), np.float32), np.arange(20) % 2, folds=2, inner_folds=2
     )
     self.assertAlmostEqual(result['accuracy'], 0.5, delta=0.1)
+    # Every C is as good, so it is the first.
+    self.assertEqual([fold['c'] for fold in result['folds']], [1e-3, 1e-3])
 
   def test_example(self):
     result = doctest.testmod(svm)
