@@ -72,6 +72,8 @@ def read_config(workdir: pathlib.Path):
   config = workdir_lib.load_config(workdir)
   if _PROTOCOL.value is not None:
     config.evaluate.protocols = tuple(_PROTOCOL.value)
+  if not config.evaluate.protocols:
+    raise ValueError('the run has no protocol of its own; give --protocol.')
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   if _SEEDS.value is not None:

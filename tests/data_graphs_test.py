@@ -329,6 +329,10 @@ class GraphBatchesTest(parameterized.TestCase):
     self.assertLen(batches, 1)
     self.assertEqual(batches[0].graph_mask.sum(), 5)
 
+  def test_batches_of_nothing(self):
+    with self.assertRaisesRegex(ValueError, 'batch_size must be at least 1'):
+      data.GraphBatches(tu.random_graphs(5), seed=0, batch_size=0)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -172,6 +172,7 @@ class PreparedTest(absltest.TestCase):
     )
     config = config_lib.graph_config()
     config.data.name, config.data.dir = 'tu_graphs/TOY', str(root / 'data')
+    config.evaluate.protocols = ()
     experiment = experiment_lib.prepare(config)
     self.assertLen(experiment.graphs, 2)
     self.assertEqual(experiment.total_steps, 200)

@@ -107,10 +107,22 @@ class GraphsTest(parameterized.TestCase):
 
   def test_a_last_batch_of_one_graph_is_refused(self):
     config = config_lib.graph_config()
-    limits.check_graphs(config, 188)
+    labels = np.arange(188) % 2
+    limits.check_graphs(config, labels)
     config.data.batch_size = 17
     with self.assertRaisesRegex(ValueError, 'batch_size=17 leaves a last'):
-      limits.check_graphs(config, 188)
+      limits.check_graphs(config, labels)
+
+  def test_too_few_graphs_for_the_folds_are_refused(self):
+    config = config_lib.graph_config()
+    labels = np.arange(18) % 2
+    with self.assertRaisesRegex(ValueError, 'config.evaluate.folds must be at'):
+      limits.check_graphs(config, labels)
+    config.evaluate.protocols = ()
+    limits.check_graphs(config, labels)
+    config.evaluate.svm_every_epochs = 1
+    with self.assertRaisesRegex(ValueError, 'at most 9, .*class 0; got 10'):
+      limits.check_graphs(config, labels)
 
 
 class LimitsTest(parameterized.TestCase):

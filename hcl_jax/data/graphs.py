@@ -172,6 +172,8 @@ class GraphBatches(Sequence):
 
   def __init__(self, graphs: Graphs, *, seed: int, batch_size: int):
     """Packs all graphs in the order of the seed, ``batch_size`` at a time."""
+    if batch_size < 1:
+      raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
     order = np.random.default_rng(seed).permutation(len(graphs))
     self.rows = [
         order[start : start + batch_size]

@@ -81,7 +81,7 @@ def cross_validate(
   features = _arguments.features('features', features).astype(np.float64)
   labels = _read_labels(labels, len(features))
   cs = _read_cs(cs)
-  _check_folds(folds, inner_folds, labels)
+  check_folds(folds, inner_folds, labels)
   _check_seed(seed)
   if workers is None:
     many = len(features) >= _ROWS_FOR_PROCESSES
@@ -103,6 +103,27 @@ def cross_validate(
       'deviation': float(np.std(accuracies, ddof=1)),
       'folds': done,
   }
+
+
+def check_folds(folds: int, inner_folds: int, labels: np.ndarray) -> None:
+  """Raises a ValueError if a class has too few rows for the folds."""
+  for name, value in (('folds', folds), ('inner_folds', inner_folds)):
+    _numbers.positive_int(name, value)
+    if value < 2:
+      raise ValueError(f'{name} must be 2 or more, got {value}.')
+  classes, counts = np.unique(labels, return_counts=True)
+  least = int(counts.min())
+  if folds > least:
+    raise ValueError(
+        f'folds must be at most {least}, the rows of class '
+        f'{classes[counts.argmin()]}; got {folds}.'
+    )
+  left = least - -(-least // folds)
+  if inner_folds > left:
+    raise ValueError(
+        f'inner_folds must be at most {left}, the rows of class '
+        f'{classes[counts.argmin()]} left by a fold; got {inner_folds}.'
+    )
 
 
 def _run_fold(classifier, features, labels, split, cs, inner_folds, seed):
@@ -168,23 +189,3 @@ def _read_cs(cs):
 def _check_seed(seed):
   if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
     raise ValueError(f'seed must be a whole number >= 0, got {seed!r}.')
-
-
-def _check_folds(folds, inner_folds, labels):
-  for name, value in (('folds', folds), ('inner_folds', inner_folds)):
-    _numbers.positive_int(name, value)
-    if value < 2:
-      raise ValueError(f'{name} must be 2 or more, got {value}.')
-  classes, counts = np.unique(labels, return_counts=True)
-  least = int(counts.min())
-  if folds > least:
-    raise ValueError(
-        f'folds must be at most {least}, the rows of class '
-        f'{classes[counts.argmin()]}; got {folds}.'
-    )
-  left = least - -(-least // folds)
-  if inner_folds > left:
-    raise ValueError(
-        f'inner_folds must be at most {left}, the rows of class '
-        f'{classes[counts.argmin()]} left by a fold; got {inner_folds}.'
-    )

@@ -113,7 +113,7 @@ def prepare(config: ml_collections.ConfigDict) -> GraphExperiment:
   graphs = data_lib.load_graphs(
       config.data.name, data_dir=config.data.dir or None
   )
-  limits.check_graphs(config, len(graphs))
+  limits.check_graphs(config, graphs.labels)
   epoch = data_lib.GraphBatches(
       graphs, seed=config.seed, batch_size=config.data.batch_size
   )

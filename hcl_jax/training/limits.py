@@ -9,6 +9,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import config as config_lib
 
 PROTOCOLS = ('knn', 'linear', 'linear_released')
@@ -87,15 +88,28 @@ def check_batch(config: ml_collections.ConfigDict, num_examples: int) -> None:
     )
 
 
-def check_graphs(config: ml_collections.ConfigDict, num_graphs: int) -> None:
-  """Raises a ValueError if a batch would hold a single graph."""
-  size = config.data.batch_size
+def check_graphs(
+    config: ml_collections.ConfigDict, labels: np.ndarray
+) -> None:
+  """Raises a ValueError if graphs do not fit the batches or the folds.
+
+  Args:
+    config: the whole configuration.
+    labels: classes of the graphs.
+  """
+  size, num_graphs = config.data.batch_size, len(labels)
   if num_graphs % size == 1:
     raise ValueError(
         f'config.data.batch_size={size} leaves a last batch of one graph of '
         f'the {num_graphs} of {config.data.name}, which has no negatives; '
         'choose another.'
     )
+  evaluate = config.evaluate
+  if evaluate.protocols or evaluate.svm_every_epochs:
+    try:
+      cross_validation.check_folds(evaluate.folds, evaluate.inner_folds, labels)
+    except ValueError as error:
+      raise ValueError(f'config.evaluate.{error}') from error
 
 
 def check_labels(

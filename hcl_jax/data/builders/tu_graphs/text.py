@@ -12,6 +12,7 @@ Labels of edges and real-valued attributes are not read.
 """
 
 from collections.abc import Callable
+import functools
 import io
 import pathlib
 from typing import NamedTuple
@@ -19,6 +20,12 @@ import zipfile
 import zlib
 
 import numpy as np
+
+# All that a damaged, encrypted or unreadable file may raise.
+_FILE_ERRORS = (
+    ValueError, OSError, EOFError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 class TuGraphs(NamedTuple):
@@ -66,12 +73,6 @@ def read(path: pathlib.Path, name: str) -> TuGraphs:
     raise ValueError(f'{path} cannot be read: {error}') from error
 
 
-_FILE_ERRORS = (
-    ValueError, OSError, EOFError, NotImplementedError, RuntimeError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-
-
 def _list_files(path) -> dict[str, Callable[[], bytes]]:
   """Functions that read the text files of a path, by name."""
   if path.is_dir():
@@ -80,18 +81,22 @@ def _list_files(path) -> dict[str, Callable[[], bytes]]:
   if not path.exists():
     raise FileNotFoundError(f'there is no file or folder {path}.')
   try:
-    archive = zipfile.ZipFile(path)
+    with zipfile.ZipFile(path) as archive:
+      names = archive.namelist()
   except zipfile.BadZipFile as error:
     raise ValueError(
         f'{path} is no zip archive, or a damaged one: {error}.'
     ) from error
-  names = [
-      name for name in archive.namelist() if not name.startswith('__MACOSX')
-  ]
   return {
-      pathlib.PurePosixPath(name).name: lambda name=name: archive.read(name)
+      pathlib.PurePosixPath(name).name: functools.partial(_unzip, path, name)
       for name in names
+      if not name.startswith('__MACOSX')
   }
+
+
+def _unzip(path, name):
+  with zipfile.ZipFile(path) as archive:
+    return archive.read(name)
 
 
 def _assemble(name, files):
