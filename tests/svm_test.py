@@ -3,6 +3,7 @@
 
 import doctest
 import pickle
+import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -96,6 +97,21 @@ class SvmTest(parameterized.TestCase):
     self.assertEqual(counts, [(1, 3), (2, 3), (3, 3)])
     self.assertEqual(run(seed=1, workers=2), one)
     self.assertNotEqual(run(seed=2), one)
+
+  def test_progress_may_end_it(self):
+    features, labels = _rings(60)
+
+    def stop(done, folds):
+      if done == 2:
+        raise KeyboardInterrupt(f'after {done} of {folds}')
+
+    for workers in (1, 2):
+      with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        with self.assertRaisesRegex(KeyboardInterrupt, 'after 2 of 6'):
+          evaluation.svm_accuracy(
+              features, labels, folds=6, workers=workers, progress=stop
+          )
 
   def test_constant_features_are_no_error(self):
     result = evaluation.svm_accuracy(

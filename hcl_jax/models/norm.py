@@ -146,7 +146,6 @@ def _statistics(rows, axis_name):
 
 def _masked_statistics(rows, where, axis_name):
   """As _statistics, of the rows that count, and how many these are."""
-
   # Row i is added to lane i mod 64, one after the other: more rows of 0 change
   # no bit, as they would in a sum that is divided up by its length.
   lanes = jnp.arange(rows.shape[0], dtype=jnp.int32) % _LANES
