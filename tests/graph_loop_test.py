@@ -24,6 +24,7 @@ from hcl_jax.training import graph_experiment
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import readout
+from hcl_jax.training import step as step_lib
 from tests import tiny
 from tests import tu
 
@@ -159,6 +160,23 @@ class GraphLoopTest(parameterized.TestCase):
   def test_impossible_batches_are_refused_before_anything_is_written(self):
     with self.assertRaisesRegex(ValueError, 'a last batch of one graph'):
       _experiment(**{'data.batch_size': 13})
+
+
+class LoweringTest(parameterized.TestCase):
+
+  @parameterized.parameters('tpu', 'cuda')
+  def test_the_step_lowers(self, platform):
+    experiment = _experiment()
+    take = step_lib.map_step(experiment.rules(), experiment.devices)
+    rows = step_lib.split_rows(next(experiment.batches(0, 1)), 1)
+    with (
+        jax.numpy_dtype_promotion('standard'),
+        mock.patch.object(jax, 'default_backend', lambda: platform),
+    ):
+      exported = jax.export.export(
+          jax.jit(lambda *args: take(*args)), platforms=[platform]
+      )(experiment.create_state(), rows)
+    self.assertIn('stablehlo.scatter', exported.mlir_module())
 
 
 class PreparedTest(absltest.TestCase):
