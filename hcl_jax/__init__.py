@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contrastive learning with hard negative samples, in JAX."""
 
+from hcl_jax import graphs
 from hcl_jax import losses
 from hcl_jax import schedules
 from hcl_jax.losses import clipped_beta
@@ -18,6 +19,7 @@ __version__ = '0.1.0'
 
 __all__ = (
     *losses.__all__,
+    'graphs',
     'losses',
     'schedules',
 )

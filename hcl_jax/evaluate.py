@@ -22,7 +22,9 @@ from hcl_jax.training import workdir as workdir_lib
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
 _PROTOCOL = flags.DEFINE_list(
-    'protocol', 'knn,linear', f'Of {", ".join(limits.PROTOCOLS)}.'
+    'protocol', None,
+    f'Of {", ".join(limits.PROTOCOLS)}, or, for graphs, of '
+    f'{", ".join(limits.GRAPH_PROTOCOLS)}; by default those of the run.',
 )
 _STEP = flags.DEFINE_string(
     'step', 'last', "Which checkpoint: a number, 'last' or 'best'."
@@ -31,7 +33,8 @@ _DATA_DIR = flags.DEFINE_string(
     'data_dir', None, 'Where the data set is, if not where it was in training.'
 )
 _SEEDS = flags.DEFINE_list(
-    'seeds', None, 'Seeds of the linear readout, if not those of the run.'
+    'seeds', None,
+    'Seeds of the linear readout, or of the folds, if not those of the run.',
 )
 _JSON = flags.DEFINE_string('json', None, 'Where to write the results.')
 flags.mark_flag_as_required('workdir')
@@ -43,7 +46,7 @@ def main(arguments: list[str]) -> int:
   workdir = pathlib.Path(_WORKDIR.value)
   try:
     config = read_config(workdir)
-    if config.compare:
+    if config.get('compare'):
       scores = {
           variant: evaluate(
               comparison.variant_config(config, variant), workdir / variant
@@ -67,11 +70,16 @@ def main(arguments: list[str]) -> int:
 def read_config(workdir: pathlib.Path):
   """The configuration of the run, with the protocols asked for."""
   config = workdir_lib.load_config(workdir)
-  config.evaluate.protocols = tuple(_PROTOCOL.value)
+  if _PROTOCOL.value is not None:
+    config.evaluate.protocols = tuple(_PROTOCOL.value)
+  if not config.evaluate.protocols:
+    raise ValueError('the run has no protocol of its own; give --protocol.')
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   if _SEEDS.value is not None:
-    config.evaluate.linear_seeds = tuple(map(int, _SEEDS.value))
+    of_folds = 'fold_seeds' in config.evaluate
+    field = 'fold_seeds' if of_folds else 'linear_seeds'
+    config.evaluate[field] = tuple(map(int, _SEEDS.value))
   return config
 
 
@@ -81,9 +89,7 @@ def evaluate(config, workdir: pathlib.Path) -> readout.Scores:
   with loop.open_checkpoints(workdir, config) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)
-  scores = readout.Reader(experiment).evaluate(
-      state, config.evaluate.protocols
-  )
+  scores = experiment.reader().evaluate(state, config.evaluate.protocols)
   return {'step': int(state.step), **scores}
 
 
@@ -97,7 +103,9 @@ def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
   if _STEP.value == 'best':
     best = checkpoints.best_step()
     if best is None:
-      raise ValueError('--step=best: no step of this run was evaluated by kNN.')
+      raise ValueError(
+          '--step=best: no step of this run was evaluated on the way.'
+      )
     return best
   if not _STEP.value.isdecimal() or int(_STEP.value) not in steps:
     raise ValueError(

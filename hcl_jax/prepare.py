@@ -6,11 +6,16 @@ r"""Prepares a data set for training, once.
   python -m hcl_jax.prepare --dataset=cifar10 --arrays=FOLDER
   python -m hcl_jax.prepare --dataset=tiny_imagenet --images=tiny-imagenet-200
   python -m hcl_jax.prepare --dataset=my_photos --images=FOLDER --image_size=96
+  python -m hcl_jax.prepare --dataset=MUTAG
+  python -m hcl_jax.prepare --dataset=MUTAG --graphs=MUTAG.zip
 
 The first two download what the tfds catalogue names. ``--arrays`` takes a
 folder with train_images.npy, train_labels.npy, test_images.npy and so on (see
 hcl_jax/data/builders/arrays.py), ``--images`` one with image files in folders
 of classes, or in none (see hcl_jax/data/builders/image_folder/layout.py).
+``--graphs`` takes a collection of graphs in the text format of TU Dortmund, a
+zip archive or a folder (see hcl_jax/data/builders/tu_graphs/text.py); the
+eight of the paper are known by name, any other is --dataset=tu_graphs/NAME.
 TensorFlow is not needed. A data set is written whole or not at all, and one
 that is there already is left alone.
 """
@@ -25,6 +30,7 @@ from hcl_jax.data import catalogue
 from hcl_jax.data import locations
 from hcl_jax.data import records
 from hcl_jax.data.builders.digit_scenes import scenes
+from hcl_jax.data.builders.tu_graphs import published
 
 _TINY_IMAGENET_SIZE = 64
 
@@ -48,6 +54,9 @@ _SKIP_UNREADABLE = flags.DEFINE_bool(
     'skip_unreadable', False, 'Leave out image files that cannot be read.'
 )
 _ARRAYS = flags.DEFINE_string('arrays', None, 'Folder with .npy files.')
+_GRAPHS = flags.DEFINE_string(
+    'graphs', None, 'Zip archive or folder with graphs.'
+)
 
 
 def prepare(
@@ -59,6 +68,7 @@ def prepare(
     test_fraction: float = 0.1,
     skip_unreadable: bool = False,
     arrays: str | None = None,
+    graphs: str | None = None,
 ) -> pathlib.Path:
   """Prepares a data set unless it is prepared; the flags are the arguments.
 
@@ -69,8 +79,13 @@ def prepare(
     ValueError: an argument or the data is unsuitable.
     OSError: something cannot be found, read, downloaded or written.
   """
-  if images and arrays:
-    raise ValueError('give --images or --arrays, not both.')
+  if sum(map(bool, (images, arrays, graphs))) > 1:
+    raise ValueError('give one of --images, --arrays and --graphs.')
+  if graphs and not _is_of_graphs(dataset):
+    raise ValueError(
+        f'--graphs needs --dataset={published.NAME}/NAME, or one of '
+        f'{", ".join(published.STATISTICS)}; got {dataset}.'
+    )
   root = locations.data_dir(data_dir)
   found = locations.find(_with_defaults(dataset), root)
   if found:
@@ -79,7 +94,9 @@ def prepare(
     return found
   where = {'data_dir': root, 'file_format': 'array_record'}
   name, config, _ = locations.parse(_with_defaults(dataset))
-  if images:
+  if name == published.NAME:
+    builder = _tu_graphs(config, images or arrays, graphs, where)
+  elif images:
     builder = _image_folder(
         name, config, pathlib.Path(images), image_size, test_fraction,
         skip_unreadable, where,
@@ -101,9 +118,14 @@ def describe(dataset: str, directory: pathlib.Path) -> str:
 
   splits = tfds.builder_from_directory(directory).info.splits
   counts = ', '.join(f'{k} {v.num_examples}' for k, v in splits.items())
-  name, config, _ = locations.parse(dataset)
+  name, _, _ = locations.parse(published.full_name(dataset))
   root = directory.parents[2 if directory.parents[1].name == name else 1]
   where = '' if root == locations.data_dir() else f', data_dir={str(root)!r}'
+  if name == published.NAME:
+    return (
+        f'{dataset} is ready in {directory} ({splits["train"].num_examples} '
+        f'graphs): hcl_jax.data.load_graphs({dataset!r}{where})'
+    )
   split = 'train' if 'train' in splits else next(iter(splits))
   return (
       f'{dataset} is ready in {directory} ({counts} images): '
@@ -112,6 +134,7 @@ def describe(dataset: str, directory: pathlib.Path) -> str:
 
 
 def _with_defaults(dataset):
+  dataset = published.full_name(dataset)
   name, config, version = locations.parse(dataset)
   if name == 'digit_scenes':
     return f'{name}/{config or "full"}:{version or scenes.VERSION}'
@@ -176,6 +199,22 @@ def _digit_scenes(config, where):
   return builder.DigitScenes(config=config, **where)
 
 
+def _is_of_graphs(dataset):
+  return published.full_name(dataset).partition('/')[0] == published.NAME
+
+
+def _tu_graphs(collection, others, path, where):
+  from hcl_jax.data.builders.tu_graphs import builder
+
+  if others or not collection:
+    raise ValueError(
+        f'--dataset={published.NAME}/NAME needs the name of a collection and '
+        'takes its files by --graphs.'
+    )
+  path = pathlib.Path(path) if path else None
+  return builder.TuGraphs(collection=collection, path=path, **where)
+
+
 def _from_catalogue(name, config, where):
   builder_class = catalogue.builder_class(name)
   if name == 'tiny_imagenet':
@@ -216,11 +255,12 @@ def main(argv):
         test_fraction=_TEST_FRACTION.value,
         skip_unreadable=_SKIP_UNREADABLE.value,
         arrays=_ARRAYS.value,
+        graphs=_GRAPHS.value,
     )
   except catalogue.OfflineError as error:
     raise command.UsageError(
         f'{error}: {_DATASET.value} must be downloaded; try again with a '
-        'network, or give the data as --arrays=FOLDER or --images=FOLDER.'
+        'network, or give the data by --arrays, --images or --graphs.'
     ) from error
   except ModuleNotFoundError as error:
     raise command.UsageError(

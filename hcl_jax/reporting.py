@@ -30,8 +30,16 @@ def percent(value: float | None) -> str:
 
 
 def score_table(rows: dict[str, dict[str, float]]) -> str:
-  """Scores between 0 and 1, a line for each name, a column for each score."""
-  names = dict.fromkeys(name for scores in rows.values() for name in scores)
+  """Scores between 0 and 1, a line for each name, a column for each score.
+
+  What is no number, such as a list of folds, is left out.
+  """
+  names = dict.fromkeys(
+      name
+      for scores in rows.values()
+      for name, value in scores.items()
+      if isinstance(value, float)
+  )
   return table(
       ['', *names],
       [

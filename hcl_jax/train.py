@@ -9,6 +9,7 @@ The same command resumes a run that was stopped.
 
 import pathlib
 import sys
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> int:
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
   try:
-    if config.compare:
+    if config.get('compare'):
       scores = comparison.compare(experiment, workdir)
     else:
       scores = {'last step': loop.train(experiment, workdir)}
@@ -58,19 +59,15 @@ def main(arguments: list[str]) -> int:
   return 0
 
 
-def report(
-    experiment: experiment_lib.Experiment, scores: dict[str, dict[str, float]]
-) -> str:
+def report(experiment: loop.Experiment, scores: dict[str, Any]) -> str:
   """The scores as a table, and how sure they are."""
   config = experiment.config
   lines = [
-      f'{config.data.name}: {experiment.total_steps} steps of '
-      f'{config.data.batch_size} images, seed {config.seed}; '
-      f'{len(experiment.test)} test images',
+      experiment.summary(),
       '',
       reporting.score_table(scores),
   ]
-  if config.compare:
+  if config.get('compare'):
     error = 0.5 / len(experiment.test) ** 0.5
     lines += [
         '',

@@ -8,12 +8,15 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from hcl_jax.data.builders.tu_graphs import published
 from hcl_jax.tasks import images as image_tasks
+from hcl_jax.tasks import infograph
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import limits
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'
-_NAMES = sorted(path.stem for path in _CONFIGS.glob('*.py'))
+_ALL = sorted(path.stem for path in _CONFIGS.glob('*.py'))
+_NAMES = [name for name in _ALL if name != 'graphs']
 
 
 def _get_config(name):
@@ -29,7 +32,7 @@ class ConfigsTest(parameterized.TestCase):
   def test_all_are_there(self):
     self.assertContainsSubset(
         ('digits', 'cifar10', 'cifar10_small', 'cifar100', 'stl10',
-         'tiny_imagenet', 'moco_cifar10', 'image_folder'), _NAMES,
+         'tiny_imagenet', 'moco_cifar10', 'image_folder', 'graphs'), _ALL,
     )  # fmt: skip
 
   @parameterized.parameters(*_NAMES)
@@ -68,6 +71,58 @@ class ConfigsTest(parameterized.TestCase):
         'released': (2.0, 0.25),
     }[annealing]
     np.testing.assert_allclose((first, last), expected, rtol=1e-6)
+
+
+class GraphsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*published.STATISTICS, 'tu_graphs/NCI1')
+  def test_every_collection_is_sound(self, name):
+    config = _get_config('graphs')(name)
+    limits.check(config)
+    self.assertEqual(config.data.name, name)
+    infograph.create(config, total_steps=10, steps_per_epoch=5)
+
+  def test_unknown_collections_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "one of MUTAG.*; got 'MUTGA'"):
+      _get_config('graphs')('MUTGA')
+
+  @parameterized.parameters(
+      ('loss.beta', -1.0, r'config.loss.beta must be >= 0'),
+      ('loss.variant', 'hard', r"loss.variant must be one of 'paper'"),
+      ('loss.tau_plus', 1.0, r'loss.tau_plus must be None or in \[0, 1\)'),
+      ('loss.prior_weight', -0.1, r'loss.prior_weight must be >= 0'),
+      ('data.batch_size', 1, r'config.data.batch_size must be >= 2'),
+      ('model.width', 0, r'config.model.width must be >= 1'),
+      ('evaluate.protocols', ('knn',), r"a tuple of 'svm', 'logistic'"),
+      ('evaluate.fold_seeds', (), r'evaluate.fold_seeds must be one or more'),
+      ('evaluate.svm_gamma', 'large', r"svm_gamma must be one of 'scale'"),
+      ('optimizer.final_learning_rate', 1.0, r'must not exceed'),
+  )
+  def test_names_the_field(self, field, value, message):
+    config = config_lib.graph_config()
+    with config.unlocked():
+      config.update_from_flattened_dict({field: value})
+    with self.assertRaisesRegex(ValueError, message):
+      limits.check(config)
+
+  def test_a_last_batch_of_one_graph_is_refused(self):
+    config = config_lib.graph_config()
+    labels = np.arange(188) % 2
+    limits.check_graphs(config, labels)
+    config.data.batch_size = 17
+    with self.assertRaisesRegex(ValueError, 'batch_size=17 leaves a last'):
+      limits.check_graphs(config, labels)
+
+  def test_too_few_graphs_for_the_folds_are_refused(self):
+    config = config_lib.graph_config()
+    labels = np.arange(18) % 2
+    with self.assertRaisesRegex(ValueError, 'config.evaluate.folds must be at'):
+      limits.check_graphs(config, labels)
+    config.evaluate.protocols = ()
+    limits.check_graphs(config, labels)
+    config.evaluate.svm_every_epochs = 1
+    with self.assertRaisesRegex(ValueError, 'at most 9, .*class 0; got 10'):
+      limits.check_graphs(config, labels)
 
 
 class LimitsTest(parameterized.TestCase):

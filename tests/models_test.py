@@ -173,9 +173,9 @@ def _bn_variables(channels, seed=0):
   }
 
 
-def _apply_bn(x, variables, **knobs):
+def _apply_bn(x, variables, where=None, **knobs):
   y, updates = norm.BatchNorm(**knobs).apply(
-      variables, x, train=True, mutable=['batch_stats']
+      variables, x, train=True, where=where, mutable=['batch_stats']
   )
   return y, updates['batch_stats']
 
@@ -289,6 +289,52 @@ class BatchNormTest(parameterized.TestCase):
         np.testing.assert_allclose(
             stats[name][device], expected_stats[name], rtol=1e-5
         )
+
+  @parameterized.parameters(0.0, np.nan)
+  def test_masked_rows_are_as_if_absent(self, filler):
+    variables = _bn_variables(3)
+    x, cotangent = _normal(7, 3, mean=2.0), _normal(7, 3, seed=1)
+    keep = np.array([True] * 4 + [False, True, False])
+    x[~keep] = filler
+
+    def value(x, cotangent, where):
+      y, stats = _apply_bn(x, variables, where=where)
+      y = y if where is None else jnp.where(where[:, None], y, 0)
+      return jnp.sum(y * cotangent), (y, stats)
+
+    both = jax.grad(value, has_aux=True)
+    dx, (y, stats) = both(x, cotangent, keep)
+    expected_dx, (expected, expected_stats) = both(
+        x[keep], cotangent[keep], None
+    )
+    np.testing.assert_allclose(y[keep], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dx[keep], expected_dx, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(dx[~keep], 0)
+    for name in stats:
+      np.testing.assert_allclose(stats[name], expected_stats[name], rtol=1e-5)
+
+  def test_masked_rows_across_devices(self):
+    variables = _bn_variables(3)
+    x = _normal(4, 5, 3) + np.arange(4, dtype=np.float32).reshape(4, 1, 1)
+    keep = np.arange(20).reshape(4, 5) % 3 > 0
+    y, stats = jax.vmap(
+        lambda x, where: _apply_bn(
+            x, variables, axis_name='batch', where=where
+        ),
+        axis_name='batch',
+    )(x, keep)
+    expected, mean, var = _batch_norm(x[keep], **variables['params'])
+    np.testing.assert_allclose(y[keep], expected, rtol=1e-5, atol=1e-5)
+    self._assert_follows(
+        jax.tree.map(lambda s: s[2], stats), variables['batch_stats'], mean, var
+    )
+
+  def test_masks_that_will_not_do(self):
+    x, where = _normal(4, 3), np.ones(4, bool)
+    with self.assertRaisesRegex(ValueError, r'shapes \(4,\) and \(4, 2, 3\)'):
+      _apply_bn(_normal(4, 2, 3), _bn_variables(3), where=where)
+    with self.assertRaisesRegex(ValueError, 'does not go with splits=2'):
+      _apply_bn(x, _bn_variables(3), where=where, splits=2)
 
   def test_statistics_are_float32_in_bfloat16(self):
     variables = _bn_variables(3)

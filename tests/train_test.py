@@ -14,6 +14,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from hcl_jax.training import metrics
+from tests import tu
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -114,6 +115,46 @@ class CommandTest(parameterized.TestCase):
     )
     self.assertEqual(status, 2)
     self.assertIn('loss.temperature was 0.2 and is 0.4', err)
+
+  def test_graphs(self):
+    tu.write_graphs(self.directory / 'TOY', tu.random_graphs(40))
+    status, out, err = self._run(
+        'prepare', '--dataset=tu_graphs/TOY',
+        f'--graphs={self.directory / "TOY"}',
+    )  # fmt: skip
+    self.assertEqual(status, 0, err)
+    self.assertIn("hcl_jax.data.load_graphs('tu_graphs/TOY')", out)
+    arguments = [
+        '--config=configs/graphs.py:tu_graphs/TOY',
+        f'--workdir={self.workdir}',
+        '--config.loss.beta=2',
+        '--config.train.epochs=2',
+        '--config.evaluate.folds=4',
+    ]
+    status, out, err = self._run('train', *arguments)
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r'svm/accuracy +svm/deviation\n')
+    scores = json.loads((self.workdir / 'scores.json').read_text())
+    self.assertLen(scores['last step']['svm/folds'], 4)
+
+    status, out, err = self._run(
+        'evaluate', f'--workdir={self.workdir}', '--protocol=svm,logistic',
+        '--seeds=0',
+    )  # fmt: skip
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r'step 2 +\d+\.\d\d%')
+    evaluation = json.loads((self.workdir / 'evaluation.json').read_text())
+    self.assertEqual(
+        evaluation[str(self.workdir)]['svm/folds'],
+        scores['last step']['svm/folds'],
+    )
+    self.assertIn('logistic/accuracy', evaluation[str(self.workdir)])
+
+    status, _, err = self._run(
+        'evaluate', f'--workdir={self.workdir}', '--protocol=knn'
+    )
+    self.assertEqual(status, 2)
+    self.assertIn("a tuple of 'svm', 'logistic', got ('knn',)", err)
 
   def test_evaluating_nothing(self):
     status, _, err = self._run('evaluate', f'--workdir={self.workdir}')

@@ -116,33 +116,56 @@ def _paper(scores, own, counted, beta, tau_plus):
   others = counted & ~own
   beta = _tilting.clipped_beta(beta, scores, _CLIP, others)
   hard = _row_counts(others, scores.dtype) * jnp.sum(
-      _softmax(beta * scores, others) * jax.nn.softplus(scores), axis=-1
+      _softmax(beta * scores, others) * _softplus(scores), axis=-1
   )
   negative = jnp.sum(hard) / _at_least_one(others, scores.dtype)
-  positive = _mean(jax.nn.softplus(scores), own)
+  own_scores, node_mask = _own_scores(scores, own)
+  positive = _mean(_softplus(own_scores), node_mask)
   debiased = (negative - tau_plus * positive) / (1 - tau_plus)
-  return debiased + _mean(jax.nn.softplus(-scores), own) - 2 * _LOG2
+  return debiased + _mean(_softplus(-own_scores), node_mask) - 2 * _LOG2
 
 
 def _released(scores, own, counted, beta, tau_plus):
-  p = jnp.where(own, scores, 0)
+  p, node_mask = _own_scores(scores, own)
   q = jnp.where(counted & ~own, scores, 0)
   prior = tau_plus / (1 - tau_plus)
-  e_pos = _LOG2 - jax.nn.softplus(-p) - prior * jax.nn.softplus(p)
-  easy = (jax.nn.softplus(q) - _LOG2) / (1 - tau_plus)
+  num_nodes = _at_least_one(node_mask, scores.dtype)
+  num_negatives = jnp.sum(counted & ~own, dtype=scores.dtype)
+  # Its positive term also sums sp(0) = log 2 over the negatives, masked to 0.
+  masked = prior * _LOG2 * (num_negatives / num_nodes)
+  e_pos = _LOG2 - _softplus(-p) - prior * _softplus(p)
+  easy = (_softplus(q) - _LOG2) / (1 - tau_plus)
   # The sign is the released one: the more similar, the smaller the weight.
   tilts = -_tilting.clipped_beta(beta, q, _CLIP, counted) * q
   num_graphs = _row_counts(counted, scores.dtype)[:, None]
   weights = num_graphs * _softmax(tilts, counted)
-  hard = weights * jax.nn.softplus(q) / (1 - tau_plus) - _LOG2
+  hard = weights * _softplus(q) / (1 - tau_plus) - _LOG2
   # Its beta = 0 branch differs from the limit of the other by a constant.
   e_neg = jnp.where(beta == 0, easy, hard)
-  num_nodes = _at_least_one(jnp.any(counted, axis=1), scores.dtype)
-  num_negatives = _at_least_one(counted & ~own, scores.dtype)
-  return (
-      jnp.sum(jnp.where(counted, e_neg, 0)) / num_negatives
-      - jnp.sum(jnp.where(counted, e_pos, 0)) / num_nodes
-  )
+  e_neg = jnp.sum(jnp.where(counted, e_neg, 0))
+  negative = e_neg / jnp.maximum(num_negatives, 1)
+  return negative - (_mean(e_pos, node_mask) - masked)
+
+
+def _own_scores(scores, own):
+  """The score of each node with its graph ``[nodes]``, and which nodes count.
+
+  A node has one graph, so nothing is summed; softplus of all scores would cost
+  a pass over the matrix.
+  """
+  return jnp.sum(jnp.where(own, scores, 0), axis=1), jnp.any(own, axis=1)
+
+
+@jax.custom_jvp
+def _softplus(x):
+  """log(1 + e^x); jax.nn's derivative takes twice the passes over x."""
+  return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+@_softplus.defjvp
+def _softplus_jvp(primals, tangents):
+  (x,), (dx,) = primals, tangents
+  return _softplus(x), jax.nn.sigmoid(x) * dx
 
 
 def _softmax(logits, where):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 _EPSILON = 1e-5
 _GROUPS = 32
+_LANES = 64
 
 
 class BatchNorm(nn.Module):
@@ -43,8 +44,24 @@ class BatchNorm(nn.Module):
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
-  def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-    """Normalises the last axis of ``x [batch, ..., channels]``."""
+  def __call__(
+      self, x: jax.Array, *, train: bool, where: jax.Array | None = None
+  ) -> jax.Array:
+    """Normalises the last axis of ``x [batch, ..., channels]``.
+
+    Args:
+      x: what to normalise.
+      train: by the statistics of the batch, which the running ones follow;
+        otherwise by the running ones.
+      where: rows that count, boolean ``[batch]``, for ``x [batch, channels]``;
+        the others may hold anything and enter no statistic.
+
+    Returns:
+      An array of the shape of ``x``.
+    """
+    if where is not None:
+      _check_mask(x, where, self.splits)
+      x = jnp.where(where[:, None], x, 0)
     channels = x.shape[-1]
     scale = self.param('scale', nn.initializers.ones, (channels,))
     bias = self.param('bias', nn.initializers.zeros, (channels,))
@@ -56,9 +73,13 @@ class BatchNorm(nn.Module):
       y = _affine(rows, mean, var, scale, bias, self.epsilon)
     else:
       axis_name = None if self.is_initializing() else self.axis_name
-      y, mean, var, count = _normalize_parts(
-          x, scale, bias, self.epsilon, axis_name, self.splits
-      )
+      if where is None:
+        y, mean, var, count = _normalize_parts(
+            x, scale, bias, self.epsilon, axis_name, self.splits
+        )
+      else:
+        mean, var, count = _masked_statistics(x, where, axis_name)
+        y = _affine(x, mean, var, scale, bias, self.epsilon)
       if not self.is_initializing():
         running_mean.value = self._follow(running_mean.value, mean)
         running_var.value = self._follow(
@@ -123,12 +144,42 @@ def _statistics(rows, axis_name):
   return mean, jnp.mean(variances + jnp.square(means - mean[None]), axis=0)
 
 
+def _masked_statistics(rows, where, axis_name):
+  """As _statistics, of the rows that count, and how many these are."""
+  # Row i is added to lane i mod 64, one after the other: more rows of 0 change
+  # no bit, as they would in a sum that is divided up by its length.
+  lanes = jnp.arange(rows.shape[0], dtype=jnp.int32) % _LANES
+
+  def total(values):
+    values = jnp.where(where[:, None], values, 0)
+    values = jax.ops.segment_sum(values, lanes, _LANES)
+    total = jnp.sum(values, axis=0, keepdims=True)
+    return total if axis_name is None else jax.lax.psum(total, axis_name)
+
+  rows = rows.astype(jnp.float32)
+  count = jnp.maximum(total(jnp.ones_like(rows[:, :1])), 1)
+  mean = total(rows) / count
+  return mean, total(jnp.square(rows - mean)) / count, count
+
+
+def _check_mask(x, where, splits):
+  if x.ndim != 2 or where.shape != x.shape[:1]:
+    raise ValueError(
+        'where must have a value for each row of x [batch, channels]; got '
+        f'shapes {where.shape} and {x.shape}.'
+    )
+  if splits > 1:
+    raise ValueError(f'where does not go with splits={splits}; leave out one.')
+
+
 def _count(rows, axis_name):
   """Number of rows behind a statistic, over all devices."""
   return rows * (1 if axis_name is None else jax.lax.axis_size(axis_name))
 
 
 def _unbias(var, count):
+  if isinstance(count, jax.Array):  # of rows that a mask leaves
+    return var * (count / jnp.maximum(count - 1, 1))
   if count < 2:
     raise ValueError(
         'BatchNorm needs more than one value per channel to train; got a '

@@ -7,7 +7,7 @@ import ml_collections
 
 from hcl_jax import augment
 from hcl_jax import models
-from hcl_jax import schedules
+from hcl_jax.tasks import annealing
 from hcl_jax.tasks import image_encoder
 from hcl_jax.tasks import moco
 from hcl_jax.tasks import simclr
@@ -32,7 +32,7 @@ def create(
   Returns:
     The task.
   """
-  beta = _beta_schedule(config.loss, total_steps, steps_per_epoch)
+  beta = annealing.beta_schedule(config.loss, total_steps, steps_per_epoch)
   knobs = {
       name: config.loss[name]
       for name in ('temperature', 'tau_plus', 'floor', 'stop_gradient_weights')
@@ -79,14 +79,3 @@ def _augmentation(config):
     return augment.Augmentation(**config)
   except ValueError as error:
     raise ValueError(f'config.augment: {error}') from error
-
-
-def _beta_schedule(config, total_steps, steps_per_epoch):
-  if config.annealing == 'constant':
-    return schedules.constant(config.beta)
-  if config.annealing == 'released':
-    epochs = max(total_steps // steps_per_epoch, 1)
-    return schedules.released(config.beta, epochs, steps_per_epoch)
-  return schedules.anneal(
-      config.beta, total_steps, config.num_changes, config.annealing
-  )

@@ -48,7 +48,10 @@ class Task(Protocol):
   def loss(
       self, embeddings: Any, state: Any, batch: Batch, step: jax.Array
   ) -> jax.Array:
-    """Returns one loss per row, ``[b]``, against the global batch."""
+    """Returns one loss per row, ``[b]``, or their mean, ``[]``.
+
+    Rows meet those of the whole global batch.
+    """
 
   def update(
       self, params: Any, state: Any, embeddings: Any, batch: Batch

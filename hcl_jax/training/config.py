@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The released settings as a configuration, and its variants."""
+"""The released settings as configurations, and their variants."""
+
+from typing import Any
 
 import ml_collections
+from ml_collections import config_dict
 
 VARIANTS = ('standard', 'debiased', 'hard')
 
@@ -69,20 +72,7 @@ def image_config() -> ml_collections.ConfigDict:
           'shuffle': True,
           'mask_own_image': True,
       },
-      'optimizer': {
-          'name': 'adam',
-          'learning_rate': 1e-3,
-          'final_learning_rate': 0.0,  # of 'cosine'
-          'schedule': 'constant',
-          'warmup_epochs': 0.0,
-          'weight_decay': 1e-6,
-          'decay_vectors': True,  # also biases and normalisation
-          'momentum': 0.9,  # of sgd and lars
-          'b1': 0.9,  # of adam and adamw
-          'b2': 0.999,
-          'clip_norm': 0.0,  # 0: no clipping
-          'ema_decay': 0.0,  # of an average of weights to evaluate; 0: none
-      },
+      'optimizer': _optimizer(weight_decay=1e-6),
       'train': {
           'epochs': 400,
           'steps': 0,  # if not 0, instead of epochs
@@ -108,6 +98,72 @@ def image_config() -> ml_collections.ConfigDict:
       },
   })
 
+
+def graph_config() -> ml_collections.ConfigDict:
+  """InfoGraph with hard negatives on MUTAG, as the paper's code released it."""
+  return ml_collections.ConfigDict({
+      'seed': 0,  # of the order of the graphs too, which is that of every epoch
+      'task': 'infograph',
+      'data': {
+          'name': 'MUTAG',
+          'dir': '',  # '' is the default of tfds
+          'batch_size': 128,  # the last batch of an epoch has what is left
+      },
+      'model': {
+          'width': 32,
+          'num_layers': 3,
+      },
+      'loss': {
+          'variant': 'paper',  # or 'released', 'infograph'
+          'beta': 1.0,
+          'tau_plus': config_dict.placeholder(float),  # None: as the variant
+          'prior_weight': 0.0,  # InfoGraph's, 0.1 where it is used
+          'annealing': 'constant',
+          'num_changes': 9,
+      },
+      'optimizer': _optimizer(weight_decay=0.0),
+      'train': {
+          'epochs': 200,
+          'steps': 0,  # if not 0, instead of epochs
+          'log_every_steps': 20,
+          'checkpoint_every_epochs': 100,
+          'keep_checkpoints': 3,
+      },
+      'evaluate': {
+          'svm_every_epochs': 0,  # 0: never during training
+          'protocols': ('svm',),  # at the end
+          'folds': 10,
+          'inner_folds': 5,  # to choose C on
+          'fold_seeds': (0,),  # divisions into folds; scores are their means
+          'svm_gamma': 'scale',  # or 'auto'
+          'workers': 0,  # processes; 0: chosen by size
+      },
+  })
+
+
+def _optimizer(weight_decay: float) -> dict[str, Any]:
+  return {
+      'name': 'adam',
+      'learning_rate': 1e-3,
+      'final_learning_rate': 0.0,  # of 'cosine'
+      'schedule': 'constant',
+      'warmup_epochs': 0.0,
+      'weight_decay': weight_decay,
+      'decay_vectors': True,  # also biases and normalisation
+      'momentum': 0.9,  # of sgd and lars
+      'b1': 0.9,  # of adam and adamw
+      'b2': 0.999,
+      'clip_norm': 0.0,  # 0: no clipping
+      'ema_decay': 0.0,  # of an average of weights to evaluate; 0: none
+  }
+
+
+# What a run is evaluated by on the way, and its best step chosen by.
+BEST = {
+    'simclr': 'knn/top1',
+    'moco': 'knn/top1',
+    'infograph': 'svm/accuracy',
+}
 
 # A resumed run may differ in these.
 MAY_CHANGE = (

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a configuration stands for: data, lengths, task and optimizer."""
 
+from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -11,14 +13,16 @@ import optax
 from hcl_jax import data as data_lib
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import graph_experiment
 from hcl_jax.training import limits
 from hcl_jax.training import optimizer as optimizer_lib
+from hcl_jax.training import readout
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 
 class Experiment(NamedTuple):
-  """All that a run needs; making one has checked all that can be.
+  """All that a run on images needs; making one has checked all that can be.
 
   Attributes:
     config: the configuration.
@@ -42,6 +46,16 @@ class Experiment(NamedTuple):
   learning_rate: optax.Schedule
   optimizer: optax.GradientTransformation
 
+  unit = 'images'
+
+  @property
+  def rows_per_step(self) -> int:
+    return self.config.data.batch_size
+
+  @property
+  def devices(self) -> list[jax.Device]:
+    return jax.local_devices()
+
   def create_state(self) -> state_lib.TrainState:
     """The state before the first step, on every local device."""
     state = state_lib.create(
@@ -61,10 +75,45 @@ class Experiment(NamedTuple):
         self.config.optimizer.ema_decay,
     )
 
+  def make_step(self) -> step_lib.Step:
+    """The function that trains on one batch."""
+    return step_lib.make_step(
+        self.rules(),
+        microbatch_size=self.config.train.microbatch_size or None,
+    )
+
+  def batches(
+      self, first_step: int, num_steps: int
+  ) -> Iterator[dict[str, np.ndarray]]:
+    """This process's rows of batches first_step, first_step + 1, ..."""
+    return data_lib.batches(
+        self.train,
+        seed=self.config.seed,
+        batch_size=self.config.data.batch_size,
+        first_step=first_step,
+        num_steps=num_steps,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+        true_label_positives=self.config.data.true_label_positives,
+    )
+
+  def reader(self, poll: Callable[[], None] = lambda: None) -> readout.Reader:
+    """What evaluates; ``poll`` is called on the way and may raise."""
+    return readout.Reader(self, poll)
+
+  def summary(self) -> str:
+    """One line on what was trained and how it is scored."""
+    config = self.config
+    return (
+        f'{config.data.name}: {self.total_steps} steps of '
+        f'{config.data.batch_size} images, seed {config.seed}; '
+        f'{len(self.test)} test images'
+    )
+
 
 def prepare(
     config: ml_collections.ConfigDict, *, to_train: bool = True
-) -> Experiment:
+) -> Experiment | graph_experiment.GraphExperiment:
   """Checks a configuration and opens its data; writes nothing of a run.
 
   Args:
@@ -81,6 +130,8 @@ def prepare(
       command prepares it.
   """
   limits.check(config)
+  if config.task == 'infograph':
+    return graph_experiment.prepare(config)
   if to_train:
     limits.check_devices(config, jax.device_count())
   splits = _load(config.data)

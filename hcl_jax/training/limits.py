@@ -9,21 +9,34 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import config as config_lib
 
 PROTOCOLS = ('knn', 'linear', 'linear_released')
+GRAPH_PROTOCOLS = ('svm', 'logistic')
 
 
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
-  for field, (condition, wish) in _CONDITIONS.items():
+  conditions = _CONDITIONS | {
+      'infograph': _GRAPH_CONDITIONS
+  }.get(config.task, _IMAGE_CONDITIONS)  # fmt: skip
+  for field, (condition, wish) in conditions.items():
     value = _get(config, field)
     if not condition(value):
       raise ValueError(f'config.{field} must be {wish}, got {value!r}.')
-  _check_together(config)
+  if config.optimizer.final_learning_rate > config.optimizer.learning_rate:
+    raise ValueError(
+        'config.optimizer.final_learning_rate must not exceed '
+        f'config.optimizer.learning_rate, got '
+        f'{config.optimizer.final_learning_rate} and '
+        f'{config.optimizer.learning_rate}.'
+    )
+  if config.task != 'infograph':
+    _check_images_together(config)
 
 
-def _check_together(config):
+def _check_images_together(config):
   size = config.data.batch_size
   if config.task == 'moco' and config.moco.queue_size < size:
     raise ValueError(
@@ -37,13 +50,6 @@ def _check_together(config):
     raise ValueError(
         'config.model.cross_device_bn joins the statistics of devices and '
         'config.model.bn_splits divides those of one; choose one.'
-    )
-  if config.optimizer.final_learning_rate > config.optimizer.learning_rate:
-    raise ValueError(
-        'config.optimizer.final_learning_rate must not exceed '
-        f'config.optimizer.learning_rate, got '
-        f'{config.optimizer.final_learning_rate} and '
-        f'{config.optimizer.learning_rate}.'
     )
 
 
@@ -80,6 +86,30 @@ def check_batch(config: ml_collections.ConfigDict, num_examples: int) -> None:
         f'config.data.batch_size must be at most {num_examples}, the images of '
         f'config.data.train_split={split!r}, got {size}.'
     )
+
+
+def check_graphs(
+    config: ml_collections.ConfigDict, labels: np.ndarray
+) -> None:
+  """Raises a ValueError if graphs do not fit the batches or the folds.
+
+  Args:
+    config: the whole configuration.
+    labels: classes of the graphs.
+  """
+  size, num_graphs = config.data.batch_size, len(labels)
+  if num_graphs % size == 1:
+    raise ValueError(
+        f'config.data.batch_size={size} leaves a last batch of one graph of '
+        f'the {num_graphs} of {config.data.name}, which has no negatives; '
+        'choose another.'
+    )
+  evaluate = config.evaluate
+  if evaluate.protocols or evaluate.svm_every_epochs:
+    try:
+      cross_validation.check_folds(evaluate.folds, evaluate.inner_folds, labels)
+    except ValueError as error:
+      raise ValueError(f'config.evaluate.{error}') from error
 
 
 def check_labels(
@@ -137,34 +167,22 @@ def _all_among(*choices):
   return (lambda x: all(item in choices for item in x)), wish
 
 
+def _or_none(condition):
+  holds, wish = condition
+  return (lambda x: x is None or holds(x)), f'None or {wish}'
+
+
 _COUNT, _NONE_OR_COUNT = _number(1), _number(0)
 _NON_NEGATIVE, _POSITIVE = _number(0), _number(0, open_low=True)
 _PROBABILITY, _DECAY = _number(0, 1), _number(0, 1, open_high=True)
 
 _CONDITIONS = {
     'seed': _number(0, 2**31 - 1),
-    'task': _among('simclr', 'moco'),
-    'compare': _all_among(*config_lib.VARIANTS),
+    'task': _among(*config_lib.BEST),
     'data.batch_size': _number(2),
-    'data.max_gib_in_memory': _NON_NEGATIVE,
-    'augment.size': _COUNT,
-    'model.name': _among('resnet18', 'resnet34', 'resnet50', 'small'),
-    'model.stem': _among('cifar', 'imagenet'),
-    'model.head': _among('simclr', 'moco', 'linear'),
-    'model.head_width': _NONE_OR_COUNT,
-    'model.embedding_dim': _COUNT,
-    'model.norm': _among('batch', 'group'),
-    'model.bn_splits': _COUNT,
-    'model.dtype': _among('float32', 'bfloat16'),
-    'loss.temperature': _POSITIVE,
     'loss.beta': _NON_NEGATIVE,
-    'loss.tau_plus': _DECAY,
-    'loss.floor': _among('sphere', 'soft', 'none'),
-    'loss.block_size': _NONE_OR_COUNT,
     'loss.annealing': _among('constant', 'down', 'up', 'released'),
     'loss.num_changes': _COUNT,
-    'moco.queue_size': _COUNT,
-    'moco.momentum': _PROBABILITY,
     'optimizer.name': _among('adam', 'adamw', 'sgd', 'lars'),
     'optimizer.learning_rate': _POSITIVE,
     'optimizer.final_learning_rate': _NON_NEGATIVE,
@@ -178,10 +196,48 @@ _CONDITIONS = {
     'optimizer.ema_decay': _DECAY,
     'train.epochs': _COUNT,
     'train.steps': _NONE_OR_COUNT,
-    'train.microbatch_size': _NONE_OR_COUNT,
     'train.log_every_steps': _COUNT,
     'train.checkpoint_every_epochs': _COUNT,
     'train.keep_checkpoints': _COUNT,
+}
+
+_GRAPH_CONDITIONS = {
+    'model.width': _COUNT,
+    'model.num_layers': _COUNT,
+    'loss.variant': _among('paper', 'released', 'infograph'),
+    'loss.tau_plus': _or_none(_DECAY),
+    'loss.prior_weight': _NON_NEGATIVE,
+    'evaluate.svm_every_epochs': _NONE_OR_COUNT,
+    'evaluate.protocols': _all_among(*GRAPH_PROTOCOLS),
+    'evaluate.folds': _number(2),
+    'evaluate.inner_folds': _number(2),
+    'evaluate.fold_seeds': (
+        lambda seeds: len(seeds) and all(seed >= 0 for seed in seeds),
+        'one or more numbers >= 0',
+    ),
+    'evaluate.svm_gamma': _among('scale', 'auto'),
+    'evaluate.workers': _NONE_OR_COUNT,
+}
+
+_IMAGE_CONDITIONS = {
+    'compare': _all_among(*config_lib.VARIANTS),
+    'data.max_gib_in_memory': _NON_NEGATIVE,
+    'augment.size': _COUNT,
+    'model.name': _among('resnet18', 'resnet34', 'resnet50', 'small'),
+    'model.stem': _among('cifar', 'imagenet'),
+    'model.head': _among('simclr', 'moco', 'linear'),
+    'model.head_width': _NONE_OR_COUNT,
+    'model.embedding_dim': _COUNT,
+    'model.norm': _among('batch', 'group'),
+    'model.bn_splits': _COUNT,
+    'model.dtype': _among('float32', 'bfloat16'),
+    'loss.temperature': _POSITIVE,
+    'loss.tau_plus': _DECAY,
+    'loss.floor': _among('sphere', 'soft', 'none'),
+    'loss.block_size': _NONE_OR_COUNT,
+    'moco.queue_size': _COUNT,
+    'moco.momentum': _PROBABILITY,
+    'train.microbatch_size': _NONE_OR_COUNT,
     'evaluate.knn_every_epochs': _NONE_OR_COUNT,
     'evaluate.protocols': _all_among(*PROTOCOLS),
     'evaluate.batch_size': _COUNT,

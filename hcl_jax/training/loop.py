@@ -5,13 +5,11 @@ import os
 import pathlib
 import statistics
 
-import jax
-
-from hcl_jax import data as data_lib
 from hcl_jax.training import checkpoint
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
+from hcl_jax.training import graph_experiment
 from hcl_jax.training import interruption as interruption_lib
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import progress as progress_lib
@@ -20,7 +18,7 @@ from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import workdir as workdir_lib
 
-BEST = 'knn/top1'
+Experiment = experiment_lib.Experiment | graph_experiment.GraphExperiment
 
 
 class Interrupted(Exception):
@@ -28,7 +26,7 @@ class Interrupted(Exception):
 
 
 def train(
-    experiment: experiment_lib.Experiment,
+    experiment: Experiment,
     workdir: str | os.PathLike,
     *,
     label: str = 'train',
@@ -62,8 +60,9 @@ def train(
         progress_lib.Progress(
             experiment.total_steps,
             first_step,
-            experiment.config.data.batch_size,
+            experiment.rows_per_step,
             label,
+            unit=experiment.unit,
         ) as progress,
     ):
       if first_step:
@@ -76,16 +75,16 @@ def train(
 
 
 def open_checkpoints(workdir: pathlib.Path, config) -> checkpoint.Checkpoints:
-  """The checkpoints of a run: the last few and the best by kNN."""
+  """The checkpoints of a run: the last few and the best one."""
   return checkpoint.Checkpoints(
       workdir / 'checkpoints',
       keep=config.train.keep_checkpoints,
-      best_metric=BEST,
+      best_metric=config_lib.BEST[config.task],
   )
 
 
 def restore(
-    experiment: experiment_lib.Experiment,
+    experiment: Experiment,
     checkpoints: checkpoint.Checkpoints,
     step: int | None = None,
 ) -> state_lib.TrainState:
@@ -107,7 +106,9 @@ class _Run:
     self._interruption = interruption
     self._writer = writer
     self._progress = progress
-    self._reader = readout.Reader(experiment, self._poll_evaluation)
+    self._reader = experiment.reader(self._poll_evaluation)
+    self._best = config_lib.BEST[experiment.config.task]
+    self._protocol = self._best.partition('/')[0]
     self._watch = finite.Watch(workdir, self._last_checkpoint)
     self._losses = []
 
@@ -116,13 +117,10 @@ class _Run:
   ) -> state_lib.TrainState:
     """Takes all steps that are left."""
     total = self._experiment.total_steps
-    take = step_lib.make_step(
-        self._experiment.rules(),
-        microbatch_size=self._config.train.microbatch_size or None,
-    )
-    batches = self._batches(first_step, total - first_step)
+    take = self._experiment.make_step()
+    batches = self._experiment.batches(first_step, total - first_step)
     for done, batch in enumerate(batches, first_step + 1):
-      rows = step_lib.split_rows(batch, jax.local_device_count())
+      rows = step_lib.split_rows(batch, len(self._experiment.devices))
       state, metrics = take(state, rows)
       self._progress.update(done, loss=metrics['loss'])
       self._log(self._watch.add(done, batch, metrics))
@@ -136,20 +134,8 @@ class _Run:
       return {}
     self._progress.write(f'evaluating: {", ".join(protocols)}')
     scores = self._reader.evaluate(state, protocols)
-    self._writer.write(self._experiment.total_steps, scores)
+    self._writer.write(self._experiment.total_steps, readout.numbers(scores))
     return scores
-
-  def _batches(self, first_step, num_steps):
-    return data_lib.batches(
-        self._experiment.train,
-        seed=self._config.seed,
-        batch_size=self._config.data.batch_size,
-        first_step=first_step,
-        num_steps=num_steps,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-        true_label_positives=self._config.data.true_label_positives,
-    )
 
   def _log(self, known: list[tuple[int, dict[str, float]]]) -> None:
     """Writes every so many steps, with the mean loss since the last line."""
@@ -165,25 +151,28 @@ class _Run:
     """Evaluates, saves or leaves, where it is time to."""
     stop = self._interruption.poll(done)
     last = done == self._experiment.total_steps
-    evaluate = self._due(done, self._config.evaluate.knn_every_epochs)
+    every = self._config.evaluate[f'{self._protocol}_every_epochs']
+    evaluate = self._due(done, every)
     save = self._due(done, self._config.train.checkpoint_every_epochs)
     if not (stop or last or evaluate or save):
       return
     self._log(self._watch.finish())
-    scores = self._knn(done, state) if evaluate and not stop else None
+    scores = self._evaluate(done, state) if evaluate and not stop else None
     stop = stop or self._interruption.requested
     self._checkpoints.save(done, state, metrics=scores, wait=stop or last)
     if stop:
       raise Interrupted(f'stopped after step {done}, which is saved')
 
-  def _knn(self, done, state) -> readout.Scores | None:
+  def _evaluate(self, done, state) -> dict[str, float] | None:
     """Scores on the way; None if a signal came meanwhile."""
     try:
-      scores = self._reader.evaluate(state, ('knn',))
+      scores = self._reader.evaluate(state, (self._protocol,))
     except Interrupted:
       return None
+    scores = readout.numbers(scores)
     self._writer.write(done, scores)
-    self._progress.write(f'step {done}: kNN top-1 {scores[BEST]:.2%}')
+    best = self._best
+    self._progress.write(f'step {done}: {best} {scores[best]:.2%}')
     return scores
 
   def _due(self, done: int, epochs: int) -> bool:

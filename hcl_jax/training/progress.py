@@ -17,7 +17,7 @@ _BAR = '{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}'
 
 
 class Progress:
-  """Shows loss, images per second and the time left, on standard error.
+  """Shows loss, rows per second and the time left, on standard error.
 
   In several processes the first one shows. The rate is that of the last
   while and leaves out the first step, which compiles.
@@ -25,21 +25,24 @@ class Progress:
   Args:
     total_steps: length of the run.
     first_step: steps done before, in a run that resumes.
-    batch_size: images of a step, over all devices.
+    batch_size: rows of a step, over all devices.
     label: word before the bar.
     file: where to write.
+    unit: what the rows are.
   """
 
   def __init__(
       self,
       total_steps: int,
       first_step: int = 0,
-      batch_size: int = 1,
+      batch_size: float = 1,
       label: str = 'train',
       file: TextIO | None = None,
+      unit: str = 'images',
   ):
     self._total = total_steps
     self._batch_size = batch_size
+    self._unit = unit
     self._label = label
     self._file = sys.stderr if file is None else file
     self._shown = jax.process_index() == 0
@@ -109,7 +112,7 @@ class Progress:
     rate = self._steps_per_second()
     if rate is not None:
       left = max(self._total - step, 0) / rate
-      words.append(f'{rate * self._batch_size:.4g} images/s')
+      words.append(f'{rate * self._batch_size:.4g} {self._unit}/s')
       words.append(f'ETA {_duration(left)}')
     self._show(step, ', '.join(words))
 

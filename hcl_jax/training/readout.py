@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from typing import Any
 
 import jax
@@ -11,11 +12,14 @@ import numpy as np
 
 from hcl_jax import data as data_lib
 from hcl_jax import evaluation
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
-Scores = dict[str, float]
+if TYPE_CHECKING:
+  from hcl_jax.training import experiment as experiment_lib
+
+# Numbers by ``protocol/measure``; some protocols add what these come from.
+Scores = dict[str, Any]
 
 
 class Reader:
@@ -28,7 +32,7 @@ class Reader:
 
   def __init__(
       self,
-      experiment: experiment_lib.Experiment,
+      experiment: 'experiment_lib.Experiment',
       poll: Callable[[], None] = lambda: None,
   ):
     self._experiment = experiment
@@ -147,6 +151,11 @@ def evaluate_features(
     )
     scores |= _linear_scores('linear', result)
   return scores
+
+
+def numbers(scores: Scores) -> dict[str, float]:
+  """The scores that are numbers."""
+  return {name: x for name, x in scores.items() if isinstance(x, float)}
 
 
 def raw_pixels(images: data_lib.Images) -> np.ndarray:

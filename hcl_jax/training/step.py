@@ -89,14 +89,15 @@ def map_step(
 
 
 def _compiled(mapped):
-  """Compiles at the first call, with the options that the models ask for."""
-  executable = None
+  """Compiles for each shape of arguments, with the options of the models."""
+  executables = {}
 
   def call(*args):
-    nonlocal executable
-    if executable is None:
-      executable = mapped.lower(*args).compile(models.compiler_options())
-    return executable(*args)
+    shapes = tuple(map(np.shape, jax.tree.leaves(args)))
+    if shapes not in executables:
+      lowered = mapped.lower(*args)
+      executables[shapes] = lowered.compile(models.compiler_options())
+    return executables[shapes](*args)
 
   return call
 

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InfoGraph with hard negatives on the paper's eight collections of graphs.
+
+  python -m hcl_jax.prepare --dataset=MUTAG
+  python -m hcl_jax.train --config=configs/graphs.py:MUTAG --workdir=DIR \\
+      --config.loss.variant=released --config.loss.beta=2
+
+The argument is MUTAG (default), PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY,
+IMDB-MULTI, DD or REDDIT-BINARY, or tu_graphs/NAME for a collection of your own.
+Settings are the released ones: GIN of 3 layers of 32, Adam at 1e-3, 200 epochs
+of batches of 128 in one order, an SVM on the pooled encoder. The variant of the
+loss is the paper's; 'released' is its released code, whose weights have the
+other sign, and 'infograph' the baseline without hard negatives.
+
+Measured on one core of an Intel Xeon with seed 0 and beta = 1: MUTAG in 17 s,
+from start to scores, accuracy paper 86.7 %, released 88.3 %, infograph 86.1 %,
+each with a deviation of 6 to 8 points between its ten folds. One seed ranks
+nothing. A run on REDDIT-BINARY took up to 1.2 GB.
+"""
+
+from hcl_jax.data.builders.tu_graphs import published
+from hcl_jax.training import config as config_lib
+
+
+def get_config(name='MUTAG'):
+  if not published.full_name(name).startswith(f'{published.NAME}/'):
+    raise ValueError(
+        f'the argument must be one of {", ".join(published.STATISTICS)}, or '
+        f'{published.NAME}/NAME; got {name!r}.'
+    )
+  config = config_lib.graph_config()
+  config.data.name = name
+  return config

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the text format of TU Dortmund's collections of graphs.
+
+Of a collection NAME these files count, in a zip archive or a folder::
+
+  NAME_A.txt                 an edge in each line: two nodes, counted from 1
+  NAME_graph_indicator.txt   the graph of each node, counted from 1
+  NAME_graph_labels.txt      the class of each graph, any whole number
+  NAME_node_labels.txt       the label of each node, any whole number; optional
+
+Labels of edges and real-valued attributes are not read.
+"""
+
+from collections.abc import Callable
+import functools
+import io
+import pathlib
+from typing import NamedTuple
+import zipfile
+import zlib
+
+import numpy as np
+
+# All that a damaged, encrypted or unreadable file may raise.
+_FILE_ERRORS = (
+    ValueError, OSError, EOFError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+class TuGraphs(NamedTuple):
+  """A collection of graphs, its nodes numbered through.
+
+  Attributes:
+    graph_ids: the graph of each node, int64 ``[N]``, ascending.
+    senders: where each edge begins, int64 ``[E]``. Edges are unique, without
+      loops, and in the order of receivers.
+    receivers: where it ends, int64 ``[E]``.
+    node_labels: int64 ``[N]``, from 0; empty where nodes have none.
+    labels: classes of the graphs, int64 ``[G]``, numbered from 0 in the order
+      of their names.
+  """
+
+  graph_ids: np.ndarray
+  senders: np.ndarray
+  receivers: np.ndarray
+  node_labels: np.ndarray
+  labels: np.ndarray
+
+
+def read(path: pathlib.Path, name: str) -> TuGraphs:
+  """Reads a collection and checks that it fits together.
+
+  Args:
+    path: zip archive or folder.
+    name: of the collection, as its files begin.
+
+  Returns:
+    The graphs.
+
+  Raises:
+    FileNotFoundError: there is no such path.
+    ValueError: the files are damaged, or those of something else.
+  """
+  files = _list_files(path)
+  if f'{name}_A.txt' not in files:
+    others = [file for file in files if file.endswith('_A.txt')]
+    found = f'it holds {others[0]}' if others else 'it holds no _A.txt at all'
+    raise ValueError(f'{path} must hold {name}_A.txt, but {found}.')
+  try:
+    return _assemble(name, files)
+  except _FILE_ERRORS as error:
+    raise ValueError(f'{path} cannot be read: {error}') from error
+
+
+def _list_files(path) -> dict[str, Callable[[], bytes]]:
+  """Functions that read the text files of a path, by name."""
+  if path.is_dir():
+    found = sorted([*path.glob('*.txt'), *path.glob('*/*.txt')])
+    return {file.name: file.read_bytes for file in found}
+  if not path.exists():
+    raise FileNotFoundError(f'there is no file or folder {path}.')
+  try:
+    with zipfile.ZipFile(path) as archive:
+      names = archive.namelist()
+  except zipfile.BadZipFile as error:
+    raise ValueError(
+        f'{path} is no zip archive, or a damaged one: {error}.'
+    ) from error
+  return {
+      pathlib.PurePosixPath(name).name: functools.partial(_unzip, path, name)
+      for name in names
+      if not name.startswith('__MACOSX')
+  }
+
+
+def _unzip(path, name):
+  with zipfile.ZipFile(path) as archive:
+    return archive.read(name)
+
+
+def _assemble(name, files):
+  graph_ids = _read_numbers(name, 'graph_indicator', files)[:, 0] - 1
+  steps = np.diff(graph_ids, prepend=-1)
+  if steps[0] != 1 or np.any((steps != 0) & (steps != 1)):
+    row = np.flatnonzero((steps != 0) & (steps != 1))
+    raise ValueError(
+        f'{name}_graph_indicator.txt must count graphs from 1 upwards; line '
+        f'{row[0] + 1 if row.size else 1} does not.'
+    )
+  labels = _read_numbers(name, 'graph_labels', files)[:, 0]
+  _check_count(name, 'graph_labels', labels, graph_ids[-1] + 1, 'graphs')
+  node_labels = np.zeros(0, np.int64)
+  if f'{name}_node_labels.txt' in files:
+    node_labels = _read_numbers(name, 'node_labels', files)[:, 0]
+    _check_count(name, 'node_labels', node_labels, len(graph_ids), 'nodes')
+    node_labels = node_labels - node_labels.min()
+  edges = _read_numbers(name, 'A', files, columns=2) - 1
+  senders, receivers = _clean_edges(name, edges, graph_ids)
+  return TuGraphs(
+      graph_ids=graph_ids,
+      senders=senders,
+      receivers=receivers,
+      node_labels=node_labels,
+      labels=np.unique(labels, return_inverse=True)[1],
+  )
+
+
+def _read_numbers(name, kind, files, columns=1) -> np.ndarray:
+  """The whole numbers of a file, ``[lines, columns]``."""
+  file = f'{name}_{kind}.txt'
+  if file not in files:
+    raise ValueError(f'{file} is missing.')
+  content = files[file]()
+  if not content.strip():
+    raise ValueError(f'{file} is empty.')
+  try:
+    numbers = np.loadtxt(
+        io.BytesIO(content), np.int64, comments=None, delimiter=',', ndmin=2
+    )
+  except (ValueError, OverflowError) as error:
+    raise ValueError(f'{file} must hold whole numbers: {error}') from error
+  if numbers.shape[1] != columns:
+    raise ValueError(
+        f'{file} must hold {columns} numbers in a line, got {numbers.shape[1]}.'
+    )
+  return numbers
+
+
+def _check_count(name, kind, values, count, of):
+  if len(values) != count:
+    raise ValueError(
+        f'{name}_{kind}.txt has {len(values)} lines, but '
+        f'{name}_graph_indicator.txt has {count} {of}.'
+    )
+
+
+def _clean_edges(name, edges, graph_ids):
+  """Edges without loops, each once, by receiver and then by sender."""
+  outside = np.any((edges < 0) | (edges >= len(graph_ids)), axis=1)
+  if outside.any():
+    line = int(outside.argmax())
+    raise ValueError(
+        f'line {line + 1} of {name}_A.txt names node {edges[line].max() + 1}; '
+        f'there are nodes 1 to {len(graph_ids)}.'
+    )
+  across = graph_ids[edges[:, 0]] != graph_ids[edges[:, 1]]
+  if across.any():
+    raise ValueError(
+        f'line {across.argmax() + 1} of {name}_A.txt joins two graphs.'
+    )
+  edges = edges[edges[:, 0] != edges[:, 1]]
+  # Some archives list every edge twice.
+  order = np.unique(edges[:, 1] * len(graph_ids) + edges[:, 0])
+  return order % len(graph_ids), order // len(graph_ids)

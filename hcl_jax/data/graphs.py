@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs of a prepared data set, in memory, packed into padded batches."""
+
+from collections.abc import Sequence
+import os
+import pathlib
+
+import numpy as np
+
+from hcl_jax import graphs as graphs_lib
+from hcl_jax.data import locations
+from hcl_jax.data import records
+from hcl_jax.data.builders.tu_graphs import published
+
+# Above, a one-hot of the degree would be wider than it is worth.
+_MAX_DEGREE = 1000
+_MAX_NODE_LABELS = 10_000
+
+
+class Graphs:
+  """Graphs with features of their nodes and a class.
+
+  Nodes and edges of all graphs lie one after the other.
+
+  Attributes:
+    nodes: features of the nodes, float32 ``[num_nodes, F]``.
+    node_starts: graph i has the nodes ``node_starts[i]`` up to
+      ``node_starts[i + 1]``, int64 ``[num_graphs + 1]``.
+    senders: where each edge begins, a node counted within its graph, int32
+      ``[num_edges]``.
+    receivers: where it ends; ascending within a graph.
+    edge_starts: as node_starts, of edges.
+    labels: int32 ``[num_graphs]``.
+  """
+
+  def __init__(
+      self,
+      *,
+      nodes: np.ndarray,
+      num_nodes: np.ndarray,
+      senders: np.ndarray,
+      receivers: np.ndarray,
+      num_edges: np.ndarray,
+      labels: np.ndarray,
+  ):
+    """Takes all arrays, and the numbers of nodes and edges of each graph."""
+    self.nodes = np.asarray(nodes, np.float32)
+    self.node_starts = _starts(num_nodes)
+    self.senders = np.asarray(senders, np.int32)
+    self.receivers = np.asarray(receivers, np.int32)
+    self.edge_starts = _starts(num_edges)
+    self.labels = np.asarray(labels, np.int32)
+    self._check()
+
+  def __len__(self) -> int:
+    return len(self.labels)
+
+  @property
+  def num_classes(self) -> int:
+    return int(self.labels.max(initial=-1)) + 1
+
+  @property
+  def num_features(self) -> int:
+    return self.nodes.shape[1]
+
+  def padding(self, rows: Sequence[int] | np.ndarray) -> graphs_lib.Padding:
+    """A shape that holds these graphs, one of few.
+
+    Counts are rounded up to four binary digits, so by less than an eighth, or
+    to a multiple of 64 nodes and edges and 8 graphs.
+
+    Args:
+      rows: numbers of the graphs.
+
+    Returns:
+      The shape.
+    """
+    rows = self._read_rows(rows)
+    return graphs_lib.Padding(
+        nodes=_round_up(np.diff(self.node_starts)[rows].sum(), 64),
+        edges=_round_up(np.diff(self.edge_starts)[rows].sum(), 64),
+        graphs=_round_up(len(rows), 8),
+    )
+
+  def batch(
+      self,
+      rows: Sequence[int] | np.ndarray,
+      padding: graphs_lib.Padding | None = None,
+  ) -> graphs_lib.GraphBatch:
+    """Packs graphs.
+
+    Args:
+      rows: numbers of the graphs, in the order they shall have.
+      padding: the shape of the batch; None: that of :meth:`padding`.
+
+    Returns:
+      The batch, of numpy arrays.
+    """
+    rows = self._read_rows(rows)
+    if padding is None:
+      padding = self.padding(rows)
+    nodes, num_nodes = _ranges(self.node_starts, rows)
+    edges, num_edges = _ranges(self.edge_starts, rows)
+    needed = graphs_lib.Padding(len(nodes), len(edges), len(rows))
+    if any(np.subtract(padding, needed) < 0):
+      raise ValueError(
+          f'padding must hold the graphs of rows, {needed}; got {padding}.'
+      )
+    first_nodes = np.repeat(np.cumsum(num_nodes) - num_nodes, num_edges)
+    graph_ids = np.repeat(np.arange(len(rows)), num_nodes)
+    return graphs_lib.GraphBatch(
+        nodes=_pad(self.nodes[nodes], padding.nodes, 0),
+        senders=_pad(
+            self.senders[edges] + first_nodes, padding.edges, padding.nodes
+        ),
+        receivers=_pad(
+            self.receivers[edges] + first_nodes, padding.edges, padding.nodes
+        ),
+        graph_ids=_pad(graph_ids, padding.nodes, padding.graphs),
+        node_mask=np.arange(padding.nodes) < len(nodes),
+        graph_mask=np.arange(padding.graphs) < len(rows),
+        label=_pad(self.labels[rows], padding.graphs, -1),
+        index=_pad(rows, padding.graphs, -1),
+    )
+
+  def _read_rows(self, rows):
+    rows = np.asarray(rows)
+    whole = rows.ndim == 1 and rows.size and rows.dtype.kind in 'iu'
+    if not whole or rows.min() < 0 or rows.max() >= len(self):
+      raise ValueError(
+          f'rows must be one or more whole numbers in [0, {len(self)}), got '
+          f'{rows}.'
+      )
+    return rows
+
+  def _check(self):
+    nodes, edges = np.diff(self.node_starts), np.diff(self.edge_starts)
+    if not len(nodes) == len(edges) == len(self.labels) or not len(nodes):
+      raise ValueError(
+          'num_nodes, num_edges and labels must have an entry for each graph, '
+          f'got {len(nodes)}, {len(edges)} and {len(self.labels)}.'
+      )
+    if self.nodes.ndim != 2 or len(self.nodes) != self.node_starts[-1]:
+      raise ValueError(
+          f'nodes must have shape [{self.node_starts[-1]}, features], a row '
+          f'for each of num_nodes; got {self.nodes.shape}.'
+      )
+    if np.any(nodes < 1):
+      raise ValueError(
+          f'num_nodes must be 1 or more, but graph {nodes.argmin()} has '
+          f'{nodes.min()}.'
+      )
+    size = np.repeat(nodes, edges)
+    for name in ('senders', 'receivers'):
+      ends = getattr(self, name)
+      if ends.shape != size.shape or np.any((ends < 0) | (ends >= size)):
+        raise ValueError(
+            f'{name} must be {len(size)} nodes, counted within each graph; got '
+            f'shape {ends.shape} or nodes that are not there.'
+        )
+    graph = np.repeat(np.arange(len(self)), edges)
+    if np.any((np.diff(self.receivers) < 0) & (np.diff(graph) == 0)):
+      raise ValueError('receivers must be in ascending order in each graph.')
+
+
+class GraphBatches(Sequence):
+  """The batches of an epoch, which every epoch repeats, as released.
+
+  The graphs are shuffled once; the last batch has what is left. All batches
+  but the last one have one shape, so a step is compiled at most twice.
+  """
+
+  def __init__(self, graphs: Graphs, *, seed: int, batch_size: int):
+    """Packs all graphs in the order of the seed, ``batch_size`` at a time."""
+    if batch_size < 1:
+      raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
+    order = np.random.default_rng(seed).permutation(len(graphs))
+    self.rows = [
+        order[start : start + batch_size]
+        for start in range(0, len(graphs), batch_size)
+    ]
+    full = [rows for rows in self.rows if len(rows) == batch_size]
+    shapes = [graphs.padding(rows) for rows in full]
+    if full:
+      shape = graphs_lib.Padding(*np.max(shapes, axis=0).tolist())
+    self._batches = [graphs.batch(rows, shape) for rows in full]
+    self._batches += [graphs.batch(rows) for rows in self.rows[len(full) :]]
+
+  def __len__(self) -> int:
+    return len(self._batches)
+
+  def __getitem__(self, number: int) -> graphs_lib.GraphBatch:
+    return self._batches[number]
+
+
+def load_graphs(
+    name: str, *, data_dir: str | os.PathLike | None = None
+) -> Graphs:
+  """Reads a prepared data set of graphs; never uses the network.
+
+  The features of a node are the one-hot of its label. Where nodes have none,
+  they are the one-hot of its degree, or, with a degree of 1000 or more among
+  them, the degree moved and scaled to mean 0 and (unbiased) deviation 1 over
+  all nodes.
+
+  Args:
+    name: ``'MUTAG'`` or another of the eight known ones, or
+      ``'tu_graphs/NAME'``.
+    data_dir: folder of prepared data sets; None for the default of tfds
+      ($TFDS_DATA_DIR or ~/tensorflow_datasets).
+
+  Returns:
+    The graphs, in the order of the collection.
+
+  Raises:
+    FileNotFoundError: the data set is not prepared; the message says how to.
+    ValueError: it is not one of graphs.
+  """
+  directory = locations.data_dir(data_dir)
+  found = locations.find(published.full_name(name), directory)
+  if found is None:
+    raise FileNotFoundError(
+        f'data set {name!r} is not prepared in {directory}; prepare it with: '
+        + locations.command(name, directory)
+    )
+  return _assemble(_read(found))
+
+
+def node_features(
+    node_labels: np.ndarray, receivers: np.ndarray, num_nodes: int
+) -> np.ndarray:
+  """Features as :func:`load_graphs` says.
+
+  Args:
+    node_labels: ``[num_nodes]``, from 0; empty for none.
+    receivers: where each edge ends, over all graphs.
+    num_nodes: number of nodes.
+
+  Returns:
+    float32 ``[num_nodes, F]``.
+  """
+  if len(node_labels):
+    if node_labels.max() >= _MAX_NODE_LABELS:
+      raise ValueError(
+          f'labels of nodes must span less than {_MAX_NODE_LABELS} values, got '
+          f'{node_labels.max() + 1}; number them through.'
+      )
+    return _one_hot(node_labels)
+  degrees = np.bincount(receivers, minlength=num_nodes)
+  if degrees.max() < _MAX_DEGREE:
+    return _one_hot(degrees)
+  scaled = (degrees - degrees.mean()) / degrees.std(ddof=1)
+  return scaled[:, None].astype(np.float32)
+
+
+def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
+  records.check_format(directory)
+  import tensorflow_datasets as tfds  # Half a second, so only when needed.
+
+  builder = tfds.builder_from_directory(directory)
+  if 'sender' not in builder.info.features:
+    raise ValueError(
+        f'{builder.info.full_name} has no graphs, only '
+        f'{", ".join(builder.info.features)}.'
+    )
+  source = builder.as_data_source('train')
+  return source.__getitems__(list(range(len(source))))
+
+
+def _assemble(examples):
+  def joined(key):
+    return np.concatenate([example[key] for example in examples])
+
+  num_nodes = np.array([example['num_nodes'] for example in examples])
+  num_edges = np.array([len(example['sender']) for example in examples])
+  receivers = joined('receiver')
+  first_nodes = np.repeat(np.cumsum(num_nodes) - num_nodes, num_edges)
+  return Graphs(
+      nodes=node_features(
+          joined('node_label'), receivers + first_nodes, num_nodes.sum()
+      ),
+      num_nodes=num_nodes,
+      senders=joined('sender'),
+      receivers=receivers,
+      num_edges=num_edges,
+      labels=np.array([example['label'] for example in examples]),
+  )
+
+
+def _one_hot(values):
+  features = np.zeros((len(values), values.max() + 1), np.float32)
+  features[np.arange(len(values)), values] = 1
+  return features
+
+
+def _starts(counts):
+  return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def _ranges(starts, rows):
+  """All indices from starts[i] to starts[i + 1] for i in rows; their counts."""
+  counts = starts[rows + 1] - starts[rows]
+  shifts = np.repeat(starts[rows] - (np.cumsum(counts) - counts), counts)
+  return np.arange(len(shifts)) + shifts, counts
+
+
+def _round_up(count, least):
+  unit = max(1 << max(int(count).bit_length() - 4, 0), least)
+  return max(-(-int(count) // unit), 1) * unit
+
+
+def _pad(values, length, filler):
+  dtype = np.float32 if values.dtype.kind == 'f' else np.int32
+  padded = np.full((length, *values.shape[1:]), filler, dtype)
+  padded[: len(values)] = values
+  return padded

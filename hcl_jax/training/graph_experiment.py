@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration of graphs stands for."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import ml_collections
+import numpy as np
+import optax
+
+from hcl_jax import data as data_lib
+from hcl_jax.tasks import infograph
+from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import graph_readout
+from hcl_jax.training import limits
+from hcl_jax.training import optimizer as optimizer_lib
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import step as step_lib
+
+
+class GraphExperiment(NamedTuple):
+  """All that a run on graphs needs; to the loop, an ``Experiment``.
+
+  Batches are small, so one device trains; others may train other runs.
+
+  Attributes:
+    config: the configuration.
+    graphs: to train on and to cross-validate on.
+    epoch: the batches of an epoch.
+    total_steps: length of the run.
+    task: model and loss.
+    learning_rate: by step.
+    optimizer: with that learning rate.
+  """
+
+  config: ml_collections.ConfigDict
+  graphs: data_lib.Graphs
+  epoch: data_lib.GraphBatches
+  total_steps: int
+  task: task_lib.Task
+  learning_rate: optax.Schedule
+  optimizer: optax.GradientTransformation
+
+  unit = 'graphs'
+
+  @property
+  def steps_per_epoch(self) -> int:
+    return len(self.epoch)
+
+  @property
+  def rows_per_step(self) -> float:
+    return len(self.graphs) / len(self.epoch)
+
+  @property
+  def devices(self) -> list[jax.Device]:
+    return jax.local_devices()[:1]
+
+  def create_state(self) -> state_lib.TrainState:
+    """The state before the first step."""
+    state = state_lib.create(
+        self.task,
+        self.optimizer,
+        self.graphs.batch([0])._asdict(),
+        seed=self.config.seed,
+        with_ema=self.config.optimizer.ema_decay > 0,
+    )
+    return jax.device_put(state, state_lib.replicated(self.devices))
+
+  def rules(self) -> step_lib.Rules:
+    return step_lib.Rules(
+        self.task,
+        self.optimizer,
+        self.config.seed,
+        self.config.optimizer.ema_decay,
+    )
+
+  def make_step(self) -> step_lib.Step:
+    """The function that trains on one batch."""
+    return step_lib.make_step(self.rules(), devices=self.devices)
+
+  def batches(
+      self, first_step: int, num_steps: int
+  ) -> Iterator[dict[str, np.ndarray]]:
+    """Batches first_step, first_step + 1, ..., the same in every epoch."""
+    for step in range(first_step, first_step + num_steps):
+      yield self.epoch[step % len(self.epoch)]._asdict()
+
+  def reader(
+      self, poll: Callable[[], None] = lambda: None
+  ) -> graph_readout.GraphReader:
+    """What evaluates; ``poll`` is called on the way and may raise."""
+    return graph_readout.GraphReader(self, poll)
+
+  def summary(self) -> str:
+    """One line on what was trained and how it is scored."""
+    config = self.config
+    return (
+        f'{config.data.name}: {len(self.graphs)} graphs, {self.total_steps} '
+        f'steps of up to {config.data.batch_size}, seed {config.seed}; '
+        f'{config.evaluate.folds}-fold cross-validation'
+    )
+
+
+def prepare(config: ml_collections.ConfigDict) -> GraphExperiment:
+  """Opens the data of a checked configuration; writes nothing of a run."""
+  if jax.process_count() > 1:
+    raise ValueError(
+        f"config.task='infograph' trains in one process, got "
+        f'{jax.process_count()}; give each of them a run of its own.'
+    )
+  graphs = data_lib.load_graphs(
+      config.data.name, data_dir=config.data.dir or None
+  )
+  limits.check_graphs(config, graphs.labels)
+  epoch = data_lib.GraphBatches(
+      graphs, seed=config.seed, batch_size=config.data.batch_size
+  )
+  total = config.train.steps or config.train.epochs * len(epoch)
+  schedule = optimizer_lib.learning_rate(config.optimizer, total, len(epoch))
+  return GraphExperiment(
+      config=config,
+      graphs=graphs,
+      epoch=epoch,
+      total_steps=total,
+      task=infograph.create(
+          config, total_steps=total, steps_per_epoch=len(epoch)
+      ),
+      learning_rate=schedule,
+      optimizer=optimizer_lib.create(config.optimizer, schedule),
+  )

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collections of graphs: the text format, features, and padded batches."""
+
+import pathlib
+import socket
+import tempfile
+from unittest import mock
+
+from absl import flags
+from absl.testing import absltest
+from absl.testing import flagsaver
+from absl.testing import parameterized
+import numpy as np
+import tensorflow_datasets as tfds
+
+import hcl_jax
+from hcl_jax import command
+from hcl_jax import data
+from hcl_jax import graphs as graphs_lib
+from hcl_jax import prepare
+from hcl_jax.data import graphs as data_graphs
+from hcl_jax.data.builders.tu_graphs import builder as builder_lib
+from hcl_jax.data.builders.tu_graphs import published
+from hcl_jax.data.builders.tu_graphs import text
+from tests import tu
+
+
+class _Test(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    tfds.disable_progress_bar()
+    self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+    self.folder, self.data_dir = self.root / 'TOY', self.root / 'data'
+
+  def prepare(self, path=None, name='tu_graphs/TOY'):
+    return prepare.prepare(
+        name, data_dir=self.data_dir, graphs=str(path or self.folder)
+    )
+
+  def load(self, name='tu_graphs/TOY'):
+    return data.load_graphs(name, data_dir=self.data_dir)
+
+
+class TextTest(_Test):
+
+  def test_reads_folders_and_archives(self):
+    tu.write(self.folder)
+    archive = tu.zip_folder(self.folder, self.root / 'any_name.zip')
+    for path in (self.folder, self.root, archive):
+      graphs = text.read(path, 'TOY')
+      np.testing.assert_array_equal(graphs.graph_ids, [0, 0, 0, 1, 1, 1, 1])
+      np.testing.assert_array_equal(
+          graphs.senders, [1, 0, 2, 1, 4, 5, 3, 5, 3, 4]
+      )
+      np.testing.assert_array_equal(
+          graphs.receivers, [0, 1, 1, 2, 3, 3, 4, 4, 5, 5]
+      )
+      np.testing.assert_array_equal(graphs.node_labels, [0, 2, 0, 0, 0, 1, 2])
+      np.testing.assert_array_equal(graphs.labels, [1, 0])
+
+  def test_edges_listed_twice_and_loops_count_once(self):
+    tu.write(self.folder)
+    expected = text.read(self.folder, 'TOY')
+    lines = (self.folder / 'TOY_A.txt').read_text()
+    tu.write(self.folder, A='7,7\r\n' + 2 * lines)
+    for a, e in zip(text.read(self.folder, 'TOY'), expected, strict=True):
+      np.testing.assert_array_equal(a, e)
+
+  @parameterized.parameters(
+      ({'A': '1, 2\n2, x\n'}, r"TOY_A.txt must hold whole numbers.*' x'"),
+      ({'A': '1 2\n2 1\n'}, 'TOY_A.txt must hold whole numbers'),
+      ({'A': '1, 2, 3\n'}, 'TOY_A.txt must hold 2 numbers in a line, got 3'),
+      ({'A': '1, 2\n2\n'}, 'TOY_A.txt must hold whole numbers'),
+      ({'A': '1, 2\n2, 8\n'}, 'line 2 of TOY_A.txt names node 8.* 1 to 7'),
+      ({'A': '0, 1\n'}, 'line 1 of TOY_A.txt names node'),
+      ({'A': '1, 2\n1, 5\n'}, 'line 2 of TOY_A.txt joins two graphs'),
+      ({'A': ''}, 'TOY_A.txt is empty'),
+      ({'A': None}, 'must hold TOY_A.txt, but it holds no _A.txt at all'),
+      ({'A': None, 'x_A': '1, 2\n'}, 'but it holds TOY_x_A.txt'),
+      ({'graph_indicator': None}, 'TOY_graph_indicator.txt is missing'),
+      ({'graph_indicator': '1\n2\n1\n2\n2\n2\n2\n'}, 'line 3 does not'),
+      ({'graph_indicator': '2\n2\n2\n3\n3\n3\n3\n'}, 'line 1 does not'),
+      ({'graph_labels': '1\n'}, 'graph_labels.txt has 1 lines, but.* 2 graphs'),
+      ({'graph_labels': '1.5\n2\n'}, 'graph_labels.txt must hold whole'),
+      ({'node_labels': '1\n'}, 'node_labels.txt has 1 lines, but.* 7 nodes'),
+      ({'node_labels': '9' * 30}, 'node_labels.txt must hold whole numbers'),
+  )
+  def test_what_is_wrong_is_said_and_nothing_is_written(self, files, message):
+    tu.write(self.folder, **files)
+    with self.assertRaisesRegex(ValueError, message) as caught:
+      self.prepare()
+    self.assertIn(str(self.folder), str(caught.exception))
+    self.assertFalse(self.data_dir.exists())
+
+  def test_damaged_archives(self):
+    tu.write(self.folder, A='1, 2\n2, 1\n' * 500)
+    path = tu.zip_folder(self.folder, self.root / 'toy.zip')
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[45] ^= 0xFF
+    for damaged, message in (
+        (content[:-30], 'no zip archive, or a damaged one'),
+        (bytes(flipped), 'cannot be read'),
+        (b'graphs', 'no zip archive, or a damaged one'),
+    ):
+      path.write_bytes(damaged)
+      with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+        self.prepare(path)
+    with self.assertRaisesRegex(FileNotFoundError, 'no file or folder'):
+      self.prepare(self.root / 'nothing.zip')
+    self.assertFalse(self.data_dir.exists())
+
+  def test_known_collections_must_have_their_statistics(self):
+    tu.write(self.folder, 'MUTAG')
+    with self.assertRaisesRegex(
+        ValueError, 'has 2 graphs of 2.*3.50.*MUTAG has 188 graphs.* 19.79'
+    ):
+      self.prepare(name='MUTAG')
+    self.assertFalse(self.data_dir.exists())
+
+
+class LoadTest(_Test):
+
+  def test_round_trip(self):
+    tu.write(self.folder)
+    directory = self.prepare()
+    self.assertEqual(directory, self.data_dir / 'tu_graphs' / 'TOY' / '1.0.0')
+    graphs = self.load()
+    self.assertLen(graphs, 2)
+    self.assertEqual((graphs.num_classes, graphs.num_features), (2, 3))
+    np.testing.assert_array_equal(graphs.labels, [1, 0])
+    np.testing.assert_array_equal(graphs.node_starts, [0, 3, 7])
+    np.testing.assert_array_equal(graphs.edge_starts, [0, 4, 10])
+    np.testing.assert_array_equal(
+        graphs.senders, [1, 0, 2, 1, 1, 2, 0, 2, 0, 1]
+    )
+    np.testing.assert_array_equal(
+        graphs.receivers, [0, 1, 1, 2, 0, 0, 1, 1, 2, 2]
+    )
+    np.testing.assert_array_equal(
+        graphs.nodes, np.eye(3)[[0, 2, 0, 0, 0, 1, 2]]
+    )
+
+  def test_round_trip_of_many(self):
+    expected = tu.random_graphs(30)
+    tu.write_graphs(self.folder, expected)
+    self.prepare(tu.zip_folder(self.folder, self.root / 'toy.zip'))
+    graphs = self.load()
+    for name in ('nodes', 'node_starts', 'senders', 'receivers', 'labels'):
+      np.testing.assert_array_equal(
+          getattr(graphs, name), getattr(expected, name), name
+      )
+
+  def test_degrees_where_nodes_have_no_label(self):
+    tu.write(self.folder, node_labels=None)
+    self.prepare()
+    np.testing.assert_array_equal(
+        self.load().nodes, np.eye(3)[[1, 2, 1, 2, 2, 2, 0]]
+    )
+
+  def test_large_degrees_are_scaled(self):
+    star = np.concatenate([np.zeros(1000, int), np.arange(1, 1001)])
+    features = data_graphs.node_features(np.zeros(0, int), star, 1002)
+    degrees = np.array([1000.0] + [1.0] * 1000 + [0.0])
+    deviation = np.sqrt(np.sum((degrees - degrees.mean()) ** 2) / 1001)
+    expected = (degrees - degrees.mean()) / deviation
+    np.testing.assert_allclose(features[:, 0], expected, rtol=1e-6)
+    smaller = data_graphs.node_features(np.zeros(0, int), star[1:], 1002)
+    self.assertEqual(smaller.shape, (1002, 1000))
+
+  def test_labels_of_nodes_in_the_millions_are_refused(self):
+    with self.assertRaisesRegex(ValueError, 'number them through'):
+      data_graphs.node_features(np.array([0, 10**6]), np.zeros(0, int), 2)
+
+  def test_what_is_not_there(self):
+    with self.assertRaisesRegex(
+        FileNotFoundError, 'hcl_jax.prepare --dataset=MUTAG --data_dir='
+    ):
+      self.load('MUTAG')
+
+  def test_images_are_no_graphs(self):
+    pixels = np.zeros((4, 2, 2, 3), np.uint8)
+    self.folder.mkdir()
+    np.save(self.folder / 'train_images.npy', pixels)
+    prepare.prepare('dots', data_dir=self.data_dir, arrays=str(self.folder))
+    with self.assertRaisesRegex(ValueError, 'has no graphs, only'):
+      self.load('dots')
+
+
+class CommandTest(_Test):
+
+  def setUp(self):
+    super().setUp()
+    flags.FLAGS.mark_as_parsed()
+
+  def test_says_how_to_use_it(self):
+    tu.write(self.folder)
+    words = prepare.describe('tu_graphs/TOY', self.prepare())
+    self.assertIn('(2 graphs)', words)
+    call = words.split('): ')[-1]
+    self.assertLen(eval(call, {'hcl_jax': hcl_jax}), 2)  # noqa: S307
+
+  @parameterized.parameters(
+      ({'dataset': 'NCI1', 'graphs': 'x'}, 'needs --dataset=tu_graphs/NAME'),
+      ({'dataset': 'tu_graphs/NCI1'}, 'NCI1 is not one of MUTAG.*--graphs'),
+      ({'dataset': 'tu_graphs'}, 'needs the name of a collection'),
+      ({'dataset': 'MUTAG', 'images': 'x'}, 'takes its files by --graphs'),
+      ({'dataset': 'MUTAG', 'graphs': 'x', 'images': 'x'}, 'give one of'),
+  )
+  def test_mistakes(self, values, message):
+    with (
+        flagsaver.flagsaver(data_dir=str(self.data_dir), **values),
+        self.assertRaisesRegex(command.UsageError, message),
+    ):
+      prepare.main([])
+    self.assertFalse(self.data_dir.exists())
+
+  def test_without_a_network(self):
+    with (
+        flagsaver.flagsaver(dataset='MUTAG', data_dir=str(self.data_dir)),
+        mock.patch.object(socket, 'create_connection', side_effect=OSError),
+        self.assertRaisesRegex(command.UsageError, 'must be down.*graphs'),
+    ):
+      prepare.main([])
+    with self.assertRaisesRegex(FileNotFoundError, 'is not prepared'):
+      self.load('MUTAG')
+
+  def test_a_damaged_download_is_not_kept(self):
+    tu.write(self.folder, 'MUTAG')
+    download = tu.zip_folder(self.folder, self.root / 'download')
+    builder = builder_lib.TuGraphs(collection='MUTAG', data_dir=self.data_dir)
+    manager = mock.Mock(**{'download.return_value': str(download)})
+    with self.assertRaisesRegex(ValueError, 'is not MUTAG as published'):
+      builder._split_generators(manager)
+    self.assertFalse(download.exists())
+    manager.download.assert_called_once_with(published.URL.format('MUTAG'))
+
+
+class BatchTest(parameterized.TestCase):
+
+  def test_packs_what_loops_pack(self):
+    graphs = tu.random_graphs()
+    rows = [7, 3, 12]
+    padding = graphs_lib.Padding(40, 120, 5)
+    batch = graphs.batch(rows, padding)
+    nodes, edges, ids = [], [], []
+    for number, row in enumerate(rows):
+      first = len(nodes)
+      for v in range(graphs.node_starts[row], graphs.node_starts[row + 1]):
+        nodes.append(graphs.nodes[v])
+        ids.append(number)
+      for e in range(graphs.edge_starts[row], graphs.edge_starts[row + 1]):
+        edges.append((first + graphs.senders[e], first + graphs.receivers[e]))
+    n, e = len(nodes), len(edges)
+    np.testing.assert_array_equal(batch.nodes[:n], nodes)
+    np.testing.assert_array_equal(batch.nodes[n:], 0)
+    np.testing.assert_array_equal(batch.graph_ids, ids + [5] * (40 - n))
+    edges += [(40, 40)] * (120 - e)
+    np.testing.assert_array_equal(
+        np.stack([batch.senders, batch.receivers], 1), edges
+    )
+    np.testing.assert_array_equal(batch.node_mask, np.arange(40) < n)
+    np.testing.assert_array_equal(batch.graph_mask, [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(batch.label, [1, 1, 0, -1, -1])
+    np.testing.assert_array_equal(batch.index, [7, 3, 12, -1, -1])
+    self.assertTrue(np.all(np.diff(batch.receivers) >= 0))
+    self.assertEqual(batch.nodes.dtype, np.float32)
+    for field in ('senders', 'receivers', 'graph_ids', 'label', 'index'):
+      self.assertEqual(getattr(batch, field).dtype, np.int32, field)
+
+  def test_shapes_are_few_and_not_much_too_large(self):
+    counts = np.arange(16, 100_000)
+    rounded = np.array([data_graphs._round_up(count, 2) for count in counts])
+    self.assertTrue(np.all(rounded >= counts))
+    self.assertLess(np.max(rounded / counts), 1.125)
+    self.assertLess(len(np.unique(rounded)), 110)
+
+  def test_padding_must_be_large_enough(self):
+    graphs = tu.random_graphs()
+    enough = graphs.padding([1, 2])
+    for field in enough._fields:
+      with self.assertRaisesRegex(ValueError, 'padding must hold'):
+        graphs.batch([1, 2], enough._replace(**{field: 1}))
+
+  @parameterized.parameters([[]], [[20]], [[-1]], [[0.5]], [[[1]]])
+  def test_rows_must_be_there(self, rows):
+    with self.assertRaisesRegex(ValueError, r'rows must be .* \[0, 20\)'):
+      tu.random_graphs().batch(rows)
+
+  @parameterized.parameters(
+      ({'nodes': np.zeros((4, 2))}, r'nodes must have shape \[5, features\]'),
+      ({'num_nodes': [5, 0]}, 'graph 1 has 0'),
+      ({'labels': [1]}, 'an entry for each graph, got 2, 2 and 1'),
+      ({'senders': [1, 2, 0, 0]}, 'senders must be 4 nodes'),
+      ({'receivers': [1, 0, 0, 1]}, 'receivers must be in ascending order'),
+  )
+  def test_graphs_that_do_not_fit_together(self, arrays, message):
+    good = {
+        'nodes': np.zeros((5, 2)), 'num_nodes': [2, 3], 'num_edges': [2, 2],
+        'senders': [1, 0, 2, 0], 'receivers': [0, 1, 0, 2], 'labels': [0, 1],
+    }  # fmt: skip
+    data.Graphs(**good)
+    with self.assertRaisesRegex(ValueError, message):
+      data.Graphs(**good | arrays)
+
+
+class GraphBatchesTest(parameterized.TestCase):
+
+  def test_an_epoch_has_every_graph_once(self):
+    graphs = tu.random_graphs(20)
+    batches = data.GraphBatches(graphs, seed=3, batch_size=6)
+    index = [batch.index[batch.graph_mask] for batch in batches]
+    self.assertEqual([len(rows) for rows in index], [6, 6, 6, 2])
+    np.testing.assert_array_equal(np.sort(np.concatenate(index)), np.arange(20))
+    shapes = [batch.nodes.shape + batch.senders.shape for batch in batches]
+    self.assertLen(set(shapes[:3]), 1)
+
+  def test_the_seed_decides_the_order(self):
+    graphs = tu.random_graphs(20)
+    order = lambda seed: np.concatenate(  # noqa: E731
+        data.GraphBatches(graphs, seed=seed, batch_size=6).rows
+    )
+    np.testing.assert_array_equal(order(1), order(1))
+    self.assertFalse(np.array_equal(order(1), order(2)))
+
+  def test_fewer_graphs_than_a_batch(self):
+    batches = data.GraphBatches(tu.random_graphs(5), seed=0, batch_size=128)
+    self.assertLen(batches, 1)
+    self.assertEqual(batches[0].graph_mask.sum(), 5)
+
+  def test_batches_of_nothing(self):
+    with self.assertRaisesRegex(ValueError, 'batch_size must be at least 1'):
+      data.GraphBatches(tu.random_graphs(5), seed=0, batch_size=0)
+
+
+if __name__ == '__main__':
+  absltest.main()

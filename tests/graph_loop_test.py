@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on graphs through the loop: scores, resuming, what is written."""
+
+import json
+import os
+import pathlib
+import signal
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import chex
+import jax
+import numpy as np
+import tensorflow_datasets as tfds
+
+from hcl_jax import data
+from hcl_jax import prepare
+from hcl_jax import train
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import graph_experiment
+from hcl_jax.training import loop
+from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.training import readout
+from hcl_jax.training import step as step_lib
+from tests import tiny
+from tests import tu
+
+setUpModule = tiny.compile_quickly
+
+
+def _experiment(epochs=3, **fields):
+  config = config_lib.graph_config()
+  config.update_from_flattened_dict({
+      'data.batch_size': 12,
+      'model.width': 4,
+      'model.num_layers': 2,
+      'train.epochs': epochs,
+      'train.log_every_steps': 1,
+      'train.checkpoint_every_epochs': 1,
+      'evaluate.folds': 4,
+      'evaluate.inner_folds': 2,
+      **fields,
+  })
+  with mock.patch.object(
+      data, 'load_graphs', lambda *_, **__: tu.random_graphs(40)
+  ):
+    return experiment_lib.prepare(config)
+
+
+class GraphLoopTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(jax.numpy_dtype_promotion('standard'))
+    self.enter_context(jax.numpy_rank_promotion('allow'))
+
+  def _workdir(self):
+    directory = tempfile.TemporaryDirectory()
+    self.addCleanup(directory.cleanup)
+    return pathlib.Path(directory.name) / 'run'
+
+  def _last_state(self, experiment, workdir):
+    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      return jax.device_get(loop.restore(experiment, checkpoints))
+
+  def test_trains_evaluates_and_writes(self):
+    workdir = self._workdir()
+    experiment = _experiment(**{
+        'evaluate.svm_every_epochs': 2,
+        'evaluate.protocols': ('svm', 'logistic'),
+        'evaluate.fold_seeds': (0, 1),
+        'optimizer.ema_decay': 0.5,
+    })
+    self.assertEqual(experiment.total_steps, 12)
+    scores = loop.train(experiment, workdir)
+    self.assertGreater(scores['svm/accuracy'], 0.6)  # trees, or complete
+    self.assertGreater(scores['logistic/accuracy'], 0.6)
+    folds = scores['svm/folds']
+    self.assertEqual([(x['seed'], x['fold']) for x in folds],
+                     [(s, f) for s in (0, 1) for f in range(4)])  # fmt: skip
+    self.assertAlmostEqual(
+        np.mean([fold['accuracy'] for fold in folds]), scores['svm/accuracy']
+    )
+    self.assertContainsSubset({'c', 'gamma', 'inner_accuracy'}, folds[0])
+    records = metrics_lib.read_metrics(workdir)
+    losses = [r['loss'] for r in records if 'loss' in r]
+    self.assertLen(losses, 12)
+    self.assertLess(np.mean(losses[-4:]), np.mean(losses[:4]))
+    steps = [r['step'] for r in records if 'svm/accuracy' in r]
+    self.assertEqual(steps, [8, 12])
+    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      self.assertEqual(checkpoints.best_step(), 8)
+    table = train.report(experiment, {'last step': scores})
+    self.assertRegex(table, '40 graphs, 12 steps of up to 12, seed 0; 4-fold')
+    self.assertRegex(table, r'svm/accuracy +svm/deviation +logistic/accuracy')
+    json.dumps(scores)
+
+  def test_stopped_and_resumed_is_uninterrupted(self):
+    whole, parts = self._workdir(), self._workdir()
+    experiment = _experiment(**{'loss.prior_weight': 0.1})
+    expected = loop.train(experiment, whole)
+    plain = graph_experiment.GraphExperiment.batches
+
+    def batches_that_signal(self, first_step, num_steps):
+      made = plain(self, first_step, num_steps)
+      for step, batch in enumerate(made, first_step + 1):
+        if step == first_step + 5:
+          os.kill(os.getpid(), signal.SIGTERM)
+        yield batch
+
+    with mock.patch.object(
+        graph_experiment.GraphExperiment, 'batches', batches_that_signal
+    ):
+      for _ in range(2):
+        with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
+          loop.train(experiment, parts)
+    self.assertEqual(loop.train(experiment, parts), expected)
+    chex.assert_trees_all_equal(
+        self._last_state(experiment, parts), self._last_state(experiment, whole)
+    )
+
+  def test_batches_are_those_of_the_epoch_again_and_again(self):
+    experiment = _experiment()
+    index = [batch['index'] for batch in experiment.batches(0, 12)]
+    self.assertLen(index, 12)
+    for a, b in zip(index[:8], index[4:], strict=True):
+      np.testing.assert_array_equal(a, b)
+    later = [batch['index'] for batch in experiment.batches(5, 3)]
+    for a, b in zip(index[5:8], later, strict=True):
+      np.testing.assert_array_equal(a, b)
+
+  def test_a_step_is_compiled_for_two_shapes(self):
+    experiment = _experiment()
+    lower = jax.stages.Lowered.compile
+    with mock.patch.object(
+        jax.stages.Lowered, 'compile', autospec=True, side_effect=lower
+    ) as compiled:
+      take = experiment.make_step()
+      state = experiment.create_state()
+      compiled.reset_mock()
+      for batch in experiment.batches(0, 8):
+        rows = {name: x[None] for name, x in batch.items()}
+        state, _ = take(state, rows)
+    self.assertEqual(compiled.call_count, 2)
+
+  def test_features_are_in_the_order_of_the_set(self):
+    experiment = _experiment()
+    state = experiment.create_state()
+    features = experiment.reader().features(state)
+    params = readout.evaluated_params(state)
+    for row in (0, 17, 39):
+      alone = experiment.task.features(
+          params, state.task_state, experiment.graphs.batch([row])._asdict()
+      )
+      np.testing.assert_allclose(features[row], alone[0], rtol=1e-5, atol=1e-5)
+
+  def test_impossible_batches_are_refused_before_anything_is_written(self):
+    with self.assertRaisesRegex(ValueError, 'a last batch of one graph'):
+      _experiment(**{'data.batch_size': 13})
+
+
+class LoweringTest(parameterized.TestCase):
+
+  @parameterized.parameters('tpu', 'cuda')
+  def test_the_step_lowers(self, platform):
+    experiment = _experiment()
+    take = step_lib.map_step(experiment.rules(), experiment.devices)
+    rows = step_lib.split_rows(next(experiment.batches(0, 1)), 1)
+    with (
+        jax.numpy_dtype_promotion('standard'),
+        mock.patch.object(jax, 'default_backend', lambda: platform),
+    ):
+      exported = jax.export.export(
+          jax.jit(lambda *args: take(*args)), platforms=[platform]
+      )(experiment.create_state(), rows)
+    self.assertIn('stablehlo.scatter', exported.mlir_module())
+
+
+class PreparedTest(absltest.TestCase):
+
+  def test_from_files_to_an_experiment(self):
+    tfds.disable_progress_bar()
+    root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+    tu.write(root / 'TOY')
+    prepare.prepare(
+        'tu_graphs/TOY', data_dir=root / 'data', graphs=str(root / 'TOY')
+    )
+    config = config_lib.graph_config()
+    config.data.name, config.data.dir = 'tu_graphs/TOY', str(root / 'data')
+    config.evaluate.protocols = ()
+    experiment = experiment_lib.prepare(config)
+    self.assertLen(experiment.graphs, 2)
+    self.assertEqual(experiment.total_steps, 200)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GraphBatch: sums over neighbours and nodes, which padding does not enter."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax import graphs
+from tests import testing
+
+# A triangle with a tail, and an edge beside a node without one.
+_EDGES = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)]
+_GRAPH_OF_NODE = [0, 0, 0, 0, 1, 1, 1]
+
+
+def _batch(padding=None, filler=0.0):
+  """The two graphs above, with random features."""
+  n, e, g = padding or graphs.Padding(7, 10, 2)
+  both = sorted([(v, u) for u, v in _EDGES] + _EDGES, key=lambda pair: pair[1])
+  nodes = np.full((n, 3), filler, np.float32)
+  nodes[:7] = testing.normal(7, 3)
+  senders, receivers = np.full((2, e), n, np.int32)
+  senders[:10], receivers[:10] = np.transpose(both)
+  graph_ids = np.full(n, g, np.int32)
+  graph_ids[:7] = _GRAPH_OF_NODE
+  label, index = np.full((2, g), -1, np.int32)
+  label[:2], index[:2] = (1, 0), (5, 3)
+  return graphs.GraphBatch(
+      nodes=nodes,
+      senders=senders,
+      receivers=receivers,
+      graph_ids=graph_ids,
+      node_mask=np.arange(n) < 7,
+      graph_mask=np.arange(g) < 2,
+      label=label,
+      index=index,
+  )
+
+
+class SumsTest(parameterized.TestCase):
+
+  def test_neighbours(self):
+    batch = _batch()
+    expected = np.zeros((7, 3))
+    for u, v in _EDGES:
+      expected[u] += batch.nodes[v].astype(np.float64)
+      expected[v] += batch.nodes[u].astype(np.float64)
+    sums = jax.jit(graphs.sum_neighbours)(batch, batch.nodes)
+    np.testing.assert_allclose(sums, expected, rtol=1e-6, atol=1e-6)
+
+  def test_nodes(self):
+    batch = _batch()
+    expected = [batch.nodes[:4].sum(axis=0), batch.nodes[4:].sum(axis=0)]
+    sums = jax.jit(graphs.sum_nodes)(batch, batch.nodes)
+    np.testing.assert_allclose(sums, expected, rtol=1e-6, atol=1e-6)
+
+  @parameterized.parameters(np.nan, np.inf, 7.0)
+  def test_padding_changes_no_bit(self, filler):
+    def value_and_grad(batch):
+      def loss(nodes):
+        x = graphs.masked_nodes(batch._replace(nodes=nodes))
+        sums = graphs.sum_nodes(batch, x * graphs.sum_neighbours(batch, x))
+        return jnp.sum(sums), sums
+
+      (_, sums), grad = jax.value_and_grad(loss, has_aux=True)(batch.nodes)
+      return sums, grad
+
+    batch = _batch(graphs.Padding(12, 17, 5), filler)
+    sums, grad = jax.jit(value_and_grad)(batch)
+    expected_sums, expected_grad = jax.jit(value_and_grad)(_batch())
+    np.testing.assert_array_equal(sums[:2], expected_sums)
+    np.testing.assert_array_equal(sums[2:], 0)
+    np.testing.assert_array_equal(grad[:7], expected_grad)
+    np.testing.assert_array_equal(grad[7:], 0)
+
+  def test_features_of_padding_are_zeroed(self):
+    batch = _batch(graphs.Padding(12, 17, 5), np.nan)
+    nodes = graphs.masked_nodes(batch)
+    np.testing.assert_array_equal(nodes[:7], batch.nodes[:7])
+    np.testing.assert_array_equal(nodes[7:], 0)
+
+  def test_padded_edges_alone(self):
+    batch = _batch(graphs.Padding(7, 16, 2))  # no node of padding to point to
+    np.testing.assert_array_equal(
+        graphs.sum_neighbours(batch, batch.nodes),
+        graphs.sum_neighbours(_batch(), batch.nodes),
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
