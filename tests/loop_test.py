@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 from hcl_jax import data
+from hcl_jax.training import comparison
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
@@ -186,6 +187,28 @@ class LoopTest(parameterized.TestCase):
     )  # fmt: skip
     scores = loop.train(experiment, self._workdir())
     self.assertGreater(scores['linear_released/top1'], 0.8)
+
+  def test_comparison_trains_each_variant_from_the_same_state(self):
+    experiment = _experiment(epochs=1, compare=('standard', 'hard'))
+    workdir = self._workdir()
+    trained = []
+
+    def prepare(config):
+      trained.append(config)
+      return experiment._replace(config=config)
+
+    with mock.patch.object(experiment_lib, 'prepare', prepare):
+      scores = comparison.compare(experiment, workdir)
+      again = comparison.compare(experiment, workdir)
+    self.assertEqual(
+        list(scores), ['raw pixels', 'random encoder', 'standard', 'hard']
+    )
+    self.assertEqual(scores['raw pixels']['knn/top1'], 1.0)
+    self.assertEqual(scores, again)
+    betas = [(c.loss.beta, c.loss.tau_plus) for c in trained[:2]]
+    self.assertEqual(betas, [(0.0, 0.0), (1.0, 0.1)])
+    self.assertEqual({c.seed for c in trained}, {experiment.config.seed})
+    self.assertTrue((workdir / 'standard' / 'metrics.jsonl').is_file())
 
 
 _plain_batches = data.batches
