@@ -279,7 +279,7 @@ def _divisor(number, most):
 
 
 def default_members_per_device(members: int, devices: int) -> int:
-  """One on a CPU, whose cache holds no more; otherwise all of them.
+  """One on a CPU, where more are slower for each; otherwise all of them.
 
   Args:
     members: how many there are.
