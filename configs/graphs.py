@@ -4,6 +4,8 @@
   python -m hcl_jax.prepare --dataset=MUTAG
   python -m hcl_jax.train --config=configs/graphs.py:MUTAG --workdir=DIR \\
       --config.loss.variant=released --config.loss.beta=2
+  python -m hcl_jax.sweep --config=configs/graphs.py --workdir=DIR \\
+      --sweep.data.name=MUTAG,DD --sweep.loss.beta=0,1,2,10 --sweep.seed=0:10
 
 The argument is MUTAG (default), PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY,
 IMDB-MULTI, DD or REDDIT-BINARY, or tu_graphs/NAME for a collection of your own.

@@ -12,13 +12,20 @@ class UsageError(Exception):
   """What the user asked for cannot be done; the message says why."""
 
 
-def run(name: str, main: Callable[[list[str]], int | None]) -> None:
+def run(
+    name: str,
+    main: Callable[[list[str]], int | None],
+    *,
+    own_flags: str | None = None,
+) -> None:
   """Parses flags and runs a command.
 
   Args:
     name: what an error message begins with.
     main: the command; gets the arguments that are not flags. A UsageError is
       printed as one line, and the process ends with status 2.
+    own_flags: what flags begin with that main reads itself, ``'--NAME.'``;
+      they are among its arguments.
   """
 
   def guarded(argv):
@@ -28,9 +35,11 @@ def run(name: str, main: Callable[[list[str]], int | None]) -> None:
       return refuse(name, error)
 
   def parse(argv):
+    own = [x for x in argv[1:] if own_flags and x.startswith(own_flags)]
+    others = [x for x in argv[1:] if x not in own]
     try:
       # Or JAX tells of every backend that is absent.
-      return flags.FLAGS([argv[0], '--verbosity=-1', *argv[1:]])
+      return flags.FLAGS([argv[0], '--verbosity=-1', *others]) + own
     except Exception as error:  # whatever a configuration file raises
       sys.exit(refuse(name, error))
 

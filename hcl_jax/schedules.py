@@ -2,7 +2,8 @@
 """Schedules of beta: functions of the step that may be traced.
 
 Each returns a function ``step -> beta`` as optax schedules do. Beta is an
-array, so one compilation of the train step serves the whole run.
+array, so one compilation of the train step serves the whole run. The beta that
+a schedule is made of may be traced too, so one compilation serves many runs.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ Schedule = Callable[[ArrayLike], jax.Array]
 _RELEASED_POINTS = 9
 
 
-def constant(beta: float) -> Schedule:
+def constant(beta: ArrayLike) -> Schedule:
   """The same beta at every step.
 
   Args:
@@ -28,11 +29,11 @@ def constant(beta: float) -> Schedule:
   Returns:
     A function of the step.
   """
-  return _staircase([beta], [])
+  return _staircase(beta, np.ones(1), [])
 
 
 def anneal(
-    beta: float, total_steps: int, num_changes: int, direction: str = 'down'
+    beta: ArrayLike, total_steps: int, num_changes: int, direction: str = 'down'
 ) -> Schedule:
   r"""The paper's annealing: equal stairs of equal length.
 
@@ -61,14 +62,15 @@ def anneal(
   _arguments.positive_int('total_steps', total_steps)
   _arguments.positive_int('num_changes', num_changes)
   _arguments.choice('direction', direction, ('down', 'up'))
-  _arguments.beta(beta)
-  stairs = beta * np.arange(num_changes, 0, -1) / num_changes
+  shares = np.arange(num_changes, 0, -1) / num_changes
   starts = -(-np.arange(1, num_changes) * total_steps // num_changes)
-  return _staircase(stairs if direction == 'down' else stairs[::-1], starts)
+  if direction == 'up':
+    shares = shares[::-1]
+  return _staircase(beta, shares, starts)
 
 
 def released(
-    beta: float, total_epochs: int, steps_per_epoch: int
+    beta: ArrayLike, total_epochs: int, steps_per_epoch: int
 ) -> Schedule:
   """The annealing of the paper's released code: nine points from beta to 0.
 
@@ -93,19 +95,18 @@ def released(
   """
   _arguments.positive_int('total_epochs', total_epochs)
   _arguments.positive_int('steps_per_epoch', steps_per_epoch)
-  _arguments.beta(beta)
   every = max(total_epochs // _RELEASED_POINTS, 1) * steps_per_epoch
-  points = beta * np.arange(_RELEASED_POINTS - 1, -1, -1) / (
-      _RELEASED_POINTS - 1
-  )
-  return _staircase(points, every * np.arange(2, _RELEASED_POINTS + 1))
+  shares = np.linspace(1, 0, _RELEASED_POINTS)
+  return _staircase(beta, shares, every * np.arange(2, _RELEASED_POINTS + 1))
 
 
-def _staircase(values, starts) -> Schedule:
-  """values[k] from the k-th start on; values[0] before the first."""
-  for value in values:
-    _arguments.beta(value)
-  values = np.asarray(values, np.float32)
+def _staircase(beta, shares, starts) -> Schedule:
+  """beta * shares[k] from the k-th start on; k = 0 before the first."""
+  _arguments.beta(beta)
+  if isinstance(beta, jax.Array):
+    values = beta.astype(jnp.float32) * shares.astype(np.float32)
+  else:
+    values = np.asarray(beta * shares, np.float32)
   starts = np.asarray(starts, np.int32)
 
   def schedule(step: ArrayLike) -> jax.Array:

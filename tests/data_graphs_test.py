@@ -316,6 +316,25 @@ class GraphBatchesTest(parameterized.TestCase):
     shapes = [batch.nodes.shape + batch.senders.shape for batch in batches]
     self.assertLen(set(shapes[:3]), 1)
 
+  def test_orders_share_common_paddings(self):
+    graphs = tu.random_graphs(20)
+    seeds = range(6)
+    paddings = data.common_paddings(graphs, seeds=seeds, batch_size=6)
+    self.assertEqual(set(paddings), {6, 2})
+    alone = set()
+    for seed in seeds:
+      knobs = {'seed': seed, 'batch_size': 6}
+      common = data.GraphBatches(graphs, paddings=paddings, **knobs)
+      own = data.GraphBatches(graphs, **knobs)
+      alone.add((own[0].nodes.shape, own[0].senders.shape, own[3].nodes.shape))
+      for batch, same in zip(common, own, strict=True):
+        size = 2 if same is own[3] else 6
+        self.assertLen(batch.nodes, paddings[size].nodes)
+        self.assertLen(batch.senders, paddings[size].edges)
+        np.testing.assert_array_equal(batch.index, same.index)
+        self.assertEqual(batch.node_mask.sum(), same.node_mask.sum())
+    self.assertGreater(len(alone), 1)  # or there is nothing to share
+
   def test_the_seed_decides_the_order(self):
     graphs = tu.random_graphs(20)
     order = lambda seed: np.concatenate(  # noqa: E731

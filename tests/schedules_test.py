@@ -31,6 +31,18 @@ class SchedulesTest(parameterized.TestCase):
         rtol=1e-6,
     )
 
+  @parameterized.parameters(
+      lambda beta: schedules.constant(beta),
+      lambda beta: schedules.anneal(beta, 12, 5, 'up'),
+      lambda beta: schedules.released(beta, 12, 1),
+  )
+  def test_beta_may_be_traced(self, make):
+    steps = jnp.arange(12)
+    betas = jnp.float32([0.5, 3.0])
+    traced = jax.jit(jax.vmap(lambda beta: make(beta)(steps)))(betas)
+    known = [make(float(beta))(steps) for beta in betas]
+    np.testing.assert_allclose(traced, known, rtol=1e-6)
+
   def test_anneal_stays_on_its_last_stair(self):
     down = schedules.anneal(2.0, 10, 4)
     self.assertEqual([float(down(k)) for k in (9, 10, 10**6)], [0.5] * 3)

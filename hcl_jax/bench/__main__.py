@@ -3,11 +3,13 @@
 
 from hcl_jax import command
 from hcl_jax.bench import augment
+from hcl_jax.bench import graph
 from hcl_jax.bench import loss
 from hcl_jax.bench import train
 
 _COMMANDS = {
     'augment': augment.command,
+    'graph': graph.command,
     'loss': loss.command,
     'train': train.command,
 }

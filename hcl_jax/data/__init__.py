@@ -5,6 +5,7 @@ from hcl_jax.data.batches import batches
 from hcl_jax.data.batches import steps_per_epoch
 from hcl_jax.data.graphs import GraphBatches
 from hcl_jax.data.graphs import Graphs
+from hcl_jax.data.graphs import common_paddings
 from hcl_jax.data.graphs import load_graphs
 from hcl_jax.data.images import Images
 from hcl_jax.data.images import load

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs of a prepared data set, in memory, packed into padded batches."""
 
+from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import os
 import pathlib
@@ -168,29 +170,63 @@ class GraphBatches(Sequence):
 
   The graphs are shuffled once; the last batch has what is left. All batches
   but the last one have one shape, so a step is compiled at most twice.
+
+  Attributes:
+    rows: numbers of the graphs of each batch.
   """
 
-  def __init__(self, graphs: Graphs, *, seed: int, batch_size: int):
-    """Packs all graphs in the order of the seed, ``batch_size`` at a time."""
-    if batch_size < 1:
-      raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
-    order = np.random.default_rng(seed).permutation(len(graphs))
-    self.rows = [
-        order[start : start + batch_size]
-        for start in range(0, len(graphs), batch_size)
+  def __init__(
+      self,
+      graphs: Graphs,
+      *,
+      seed: int,
+      batch_size: int,
+      paddings: Mapping[int, graphs_lib.Padding] | None = None,
+  ):
+    """Packs all graphs in the order of the seed, ``batch_size`` at a time.
+
+    Args:
+      graphs: the graphs.
+      seed: of the order.
+      batch_size: graphs of a batch.
+      paddings: shapes, by the number of graphs of a batch; None: those of
+        :func:`common_paddings` of the seed alone.
+    """
+    self.rows = _order(graphs, seed, batch_size)
+    if paddings is None:
+      paddings = common_paddings(graphs, seeds=[seed], batch_size=batch_size)
+    self._batches = [
+        graphs.batch(rows, paddings[len(rows)]) for rows in self.rows
     ]
-    full = [rows for rows in self.rows if len(rows) == batch_size]
-    shapes = [graphs.padding(rows) for rows in full]
-    if full:
-      shape = graphs_lib.Padding(*np.max(shapes, axis=0).tolist())
-    self._batches = [graphs.batch(rows, shape) for rows in full]
-    self._batches += [graphs.batch(rows) for rows in self.rows[len(full) :]]
 
   def __len__(self) -> int:
     return len(self._batches)
 
   def __getitem__(self, number: int) -> graphs_lib.GraphBatch:
     return self._batches[number]
+
+
+def common_paddings(
+    graphs: Graphs, *, seeds: Iterable[int], batch_size: int
+) -> dict[int, graphs_lib.Padding]:
+  """Shapes that hold the batches of an epoch in any of several orders.
+
+  Args:
+    graphs: the graphs.
+    seeds: of the orders.
+    batch_size: graphs of a batch.
+
+  Returns:
+    The shapes, by the number of graphs of a batch: ``batch_size``, and what is
+    left for the last one.
+  """
+  shapes = {}
+  for seed in seeds:
+    for rows in _order(graphs, seed, batch_size):
+      needed = graphs.padding(rows)
+      largest = np.maximum(shapes.get(len(rows), needed), needed).tolist()
+      shapes[len(rows)] = graphs_lib.Padding(*largest)
+  return shapes
 
 
 def load_graphs(
@@ -251,6 +287,17 @@ def node_features(
     return _one_hot(degrees)
   scaled = (degrees - degrees.mean()) / degrees.std(ddof=1)
   return scaled[:, None].astype(np.float32)
+
+
+def _order(graphs, seed, batch_size):
+  """Numbers of the graphs of each batch of an epoch."""
+  if batch_size < 1:
+    raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
+  order = np.random.default_rng(seed).permutation(len(graphs))
+  return [
+      order[start : start + batch_size]
+      for start in range(0, len(graphs), batch_size)
+  ]
 
 
 def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:

@@ -117,6 +117,24 @@ def prepare(config: ml_collections.ConfigDict) -> GraphExperiment:
   epoch = data_lib.GraphBatches(
       graphs, seed=config.seed, batch_size=config.data.batch_size
   )
+  return assemble(config, graphs, epoch)
+
+
+def assemble(
+    config: ml_collections.ConfigDict,
+    graphs: data_lib.Graphs,
+    epoch: data_lib.GraphBatches,
+) -> GraphExperiment:
+  """The experiment of a configuration, whose numbers may be traced.
+
+  Args:
+    config: checked before, unless traced.
+    graphs: its data set.
+    epoch: the batches of an epoch.
+
+  Returns:
+    The experiment.
+  """
   total = config.train.steps or config.train.epochs * len(epoch)
   schedule = optimizer_lib.learning_rate(config.optimizer, total, len(epoch))
   return GraphExperiment(

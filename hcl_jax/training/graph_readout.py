@@ -2,9 +2,12 @@
 """Evaluation protocols on the embeddings of graphs."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
+import functools
 from typing import TYPE_CHECKING
 from typing import Any
 
+import ml_collections
 import numpy as np
 
 from hcl_jax import evaluation
@@ -38,10 +41,17 @@ class GraphReader:
   ) -> readout.Scores:
     """Scores by ``protocol/measure``, between 0 and 1, and all folds."""
     features = self.features(state)
-    scores = {}
-    for protocol in protocols:
-      scores |= self._cross_validate(protocol, features)
-    return scores
+    config = self._experiment.config.evaluate
+    results = [
+        validate(
+            features,
+            self._experiment.graphs.labels,
+            workers=config.workers or None,
+            progress=lambda *_: self._poll(),
+        )
+        for validate in validations(config, protocols)
+    ]
+    return summarize(config, protocols, results)
 
   def features(self, state: state_lib.TrainState) -> np.ndarray:
     """Embeddings ``[n, dim]`` in evaluation mode, in the order of the set."""
@@ -55,33 +65,62 @@ class GraphReader:
       index.append(batch.index[batch.graph_mask])
     return np.concatenate(parts)[np.argsort(np.concatenate(index))]
 
-  def _cross_validate(self, protocol, features) -> readout.Scores:
-    """Means over the seeds of the division into folds."""
-    config = self._experiment.config.evaluate
-    knobs: dict[str, Any] = {
-        'folds': config.folds,
-        'inner_folds': config.inner_folds,
-        'workers': config.workers or None,
-        'progress': lambda *_: self._poll(),
-    }
-    if protocol == 'svm':
-      knobs['gamma'] = config.svm_gamma
-    classify = {
-        'svm': evaluation.svm_accuracy,
-        'logistic': evaluation.logistic_accuracy,
-    }[protocol]
-    labels = self._experiment.graphs.labels
-    results = [
-        classify(features, labels, seed=seed, **knobs)
-        for seed in config.fold_seeds
-    ]
-    means = {
-        f'{protocol}/{name}': float(np.mean([x[name] for x in results]))
-        for name in ('accuracy', 'deviation')
-    }
-    folds = [
+
+def validations(
+    config: ml_collections.ConfigDict, protocols: tuple[str, ...]
+) -> list[Callable[..., dict[str, Any]]]:
+  """The cross-validations to do, for each protocol and seed of the folds.
+
+  Args:
+    config: ``config.evaluate``.
+    protocols: those wanted.
+
+  Returns:
+    Functions of features, labels, ``workers`` and ``progress``, which go to
+    other processes by pickling.
+  """
+  classify = {
+      'svm': functools.partial(
+          evaluation.svm_accuracy, gamma=config.svm_gamma
+      ),
+      'logistic': evaluation.logistic_accuracy,
+  }
+  return [
+      functools.partial(
+          classify[protocol],
+          folds=config.folds,
+          inner_folds=config.inner_folds,
+          seed=seed,
+      )
+      for protocol in protocols
+      for seed in config.fold_seeds
+  ]
+
+
+def summarize(
+    config: ml_collections.ConfigDict,
+    protocols: tuple[str, ...],
+    results: Sequence[dict[str, Any]],
+) -> readout.Scores:
+  """Means over the seeds of the folds, and all folds.
+
+  Args:
+    config: ``config.evaluate``.
+    protocols: those wanted.
+    results: of :func:`validations`, in their order.
+
+  Returns:
+    Scores by ``protocol/measure``.
+  """
+  scores, results = {}, iter(results)
+  for protocol in protocols:
+    by_seed = {seed: next(results) for seed in config.fold_seeds}
+    for name in ('accuracy', 'deviation'):
+      values = [result[name] for result in by_seed.values()]
+      scores[f'{protocol}/{name}'] = float(np.mean(values))
+    scores[f'{protocol}/folds'] = [
         {'seed': seed, 'fold': i, **fold}
-        for seed, result in zip(config.fold_seeds, results, strict=True)
+        for seed, result in by_seed.items()
         for i, fold in enumerate(result['folds'])
     ]
-    return means | {f'{protocol}/folds': folds}
+  return scores

@@ -112,8 +112,46 @@ def _mapper(devices):
   )
 
 
-def _whole_step(rules, state, batch):
-  rows = _global_rows(batch)
+def lone_step(
+    rules: Rules, state: state_lib.TrainState, batch: dict[str, jax.Array]
+) -> tuple[state_lib.TrainState, Metrics]:
+  """The step of a run that has one device, for :func:`map_members`."""
+  return _whole_step(rules, state, batch, axis_name=None)
+
+
+def map_members(
+    function: Callable[..., Any],
+    devices: Sequence[jax.Device],
+    *,
+    donate_argnums: int | tuple[int, ...] = (),
+) -> Callable[..., Any]:
+  """Maps a function of one run over runs that know nothing of each other.
+
+  Args:
+    function: takes and returns arrays of one run.
+    devices: where to run.
+    donate_argnums: arguments that are used up.
+
+  Returns:
+    The function of arrays with two leading axes, of devices and of the runs on
+    a device.
+  """
+
+  def of_device(*args):
+    if jax.tree.leaves(args)[0].shape[0] > 1:
+      return jax.vmap(function)(*args)
+    # XLA on CPU is slow with axes of length one.
+    result = function(*jax.tree.map(lambda x: x[0], args))
+    return jax.tree.map(lambda x: x[None], result)
+
+  mapped = jax.pmap(
+      of_device, devices=list(devices), donate_argnums=donate_argnums
+  )
+  return _compiled(mapped)
+
+
+def _whole_step(rules, state, batch, axis_name=task_lib.AXIS):
+  rows = _global_rows(batch, axis_name=axis_name)
   key = rules.key(state.step)
 
   def local_mean(params):
@@ -126,12 +164,13 @@ def _whole_step(rules, state, batch):
   (loss, (embeddings, task_state)), grads = jax.value_and_grad(
       local_mean, has_aux=True
   )(state.params)
+  if axis_name is not None:
+    loss, grads = jax.lax.pmean((loss, grads), axis_name)
   return _finish(rules, state, batch, loss, grads, embeddings, task_state)
 
 
 def _finish(rules, state, batch, loss, grads, embeddings, task_state):
-  """Averages over devices, updates, and measures."""
-  loss, grads = jax.lax.pmean((loss, grads), task_lib.AXIS)
+  """Updates by the average over devices, and measures."""
   new = state_lib.next_state(
       state, grads, task_state, rules.optimizer, rules.ema_decay
   )
@@ -146,11 +185,12 @@ def _finish(rules, state, batch, loss, grads, embeddings, task_state):
   return new, metrics
 
 
-def _global_rows(batch, first=0, total=None):
+def _global_rows(batch, first=0, total=None, axis_name=task_lib.AXIS):
   """Numbers, in the global batch, of the rows that this device has."""
   count = jax.tree.leaves(batch)[0].shape[0]
   total = count if total is None else total
-  start = jax.lax.axis_index(task_lib.AXIS) * total + first
+  device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
+  start = device * total + first
   return start + jnp.arange(count, dtype=jnp.int32)
 
 
@@ -254,6 +294,7 @@ def _backpropagate_chunk(
 
 def _finish_chunks(rules, state, loss, grads, embeddings, batch, task_state):
   whole = _concatenate(embeddings)
+  loss, grads = jax.lax.pmean((loss, grads), task_lib.AXIS)
   return _finish(rules, state, batch, loss, grads, whole, task_state)
 
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains and evaluates a configuration for every combination of some values.
+
+  python -m hcl_jax.sweep --config=configs/graphs.py:MUTAG --workdir=DIR \\
+      --sweep.loss.beta=0,1,2,10 --sweep.seed=0:10 [--config.loss.variant=...]
+
+Writes DIR/results.csv, a line for each member, and DIR/results.md, means and
+deviations over seeds. The same command continues a sweep that was stopped.
+"""
+
+import os
+import pathlib
+import sys
+
+from absl import flags
+import jax
+from ml_collections import config_flags
+
+from hcl_jax import command
+from hcl_jax.training import checkpoint
+from hcl_jax.training import grid
+from hcl_jax.training import loop
+from hcl_jax.training import sweeping
+from hcl_jax.training import workdir as workdir_lib
+
+_CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'The configuration, as configs/NAME.py[:VARIANT].'
+)
+_WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'Directory of the sweep; continued if it holds this one.'
+)
+_PER_DEVICE = flags.DEFINE_integer(
+    'members_per_device', None,
+    'Members of a group of graph runs that a device trains at a time; by '
+    'default one on a CPU and all of them elsewhere.',
+    lower_bound=1,
+)  # fmt: skip
+flags.mark_flags_as_required(['config', 'workdir'])
+
+
+def main(arguments: list[str]) -> int:
+  workdir = pathlib.Path(_WORKDIR.value)
+  try:
+    config = _CONFIG.value  # reads the file
+    fields = grid.read_flags(config, arguments)
+    if config.task == 'infograph':
+      _use_all_cores()
+    sweep = sweeping.Sweep(
+        config, fields, members_per_device=_PER_DEVICE.value
+    )
+  except (ValueError, OSError) as error:
+    raise command.UsageError(error) from error
+  try:
+    tally = sweep.run(workdir)
+  except (workdir_lib.WorkdirError, checkpoint.StateMismatch) as error:
+    raise command.UsageError(error) from error
+  except loop.Interrupted as stop:
+    print(
+        f'hcl_jax.sweep: {stop}. The same command continues.', file=sys.stderr
+    )
+    return 0
+  except checkpoint.DamagedCheckpoint as error:
+    print(f'hcl_jax.sweep: {error}', file=sys.stderr)
+    return 1
+  print(tally.markdown())
+  print(f'\nwritten to {workdir / "results.csv"} and {workdir / "results.md"}')
+  for line in tally.failures():
+    print(f'hcl_jax.sweep: {line}', file=sys.stderr)
+  return 1 if tally.failures() else 0
+
+
+def _use_all_cores():
+  """A device for each core: members know nothing of each other."""
+  if 'xla_force_host_platform_device_count' not in os.environ.get(
+      'XLA_FLAGS', ''
+  ) and hasattr(os, 'sched_getaffinity'):
+    jax.config.update('jax_num_cpu_devices', len(os.sched_getaffinity(0)))
+
+
+if __name__ == '__main__':
+  command.run('hcl_jax.sweep', main, own_flags=grid.PREFIX)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The members of a sweep: every combination of the values of some fields."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import difflib
+import itertools
+import re
+from typing import Any
+from typing import NamedTuple
+
+import ml_collections
+
+from hcl_jax.training import limits
+
+PREFIX = '--sweep.'
+
+# Of graphs: members that differ in nothing else are trained together.
+TRACED = (
+    'seed',
+    'loss.beta',
+    'loss.tau_plus',
+    'optimizer.learning_rate',
+    'optimizer.final_learning_rate',
+    'optimizer.b1',
+    'optimizer.b2',
+)
+
+_RANGE = re.compile(r'(-?\d+):(-?\d+)')
+_MAX_MEMBERS = 100_000
+_BOOLEANS = {'true': True, 'false': False}
+
+
+class Member(NamedTuple):
+  """One run of a sweep.
+
+  Attributes:
+    number: of the member, from 0.
+    values: of the swept fields, by name.
+    config: the whole configuration, checked.
+  """
+
+  number: int
+  values: dict[str, Any]
+  config: ml_collections.ConfigDict
+
+  @property
+  def name(self) -> str:
+    return f'{self.number:04d}'
+
+  def words(self) -> str:
+    """The values, to show."""
+    return ', '.join(f'{field}={x}' for field, x in self.values.items())
+
+
+def read_flags(
+    config: ml_collections.ConfigDict, arguments: Sequence[str]
+) -> dict[str, tuple[Any, ...]]:
+  """Values of fields, as flags of a command give them.
+
+  Args:
+    config: has the fields.
+    arguments: each ``'--sweep.FIELD=values'``.
+
+  Returns:
+    The values, by the name of the field.
+
+  Raises:
+    ValueError: an argument is something else, or its values do not fit.
+  """
+  fields = {}
+  for argument in arguments:
+    if not argument.startswith(PREFIX):
+      raise ValueError(f'unexpected argument {argument!r}.')
+    field, equals, text = argument.removeprefix(PREFIX).partition('=')
+    if not equals:
+      raise ValueError(f'{argument} has no values; write {argument}=0,1,2.')
+    if field in fields:
+      raise ValueError(f'--sweep.{field} is given twice.')
+    fields[field] = read_values(config, field, text)
+  if not fields:
+    raise ValueError(
+        'nothing to sweep; give --sweep.FIELD=values, as --sweep.seed=0:10.'
+    )
+  return fields
+
+
+def read_values(
+    config: ml_collections.ConfigDict, field: str, text: str
+) -> tuple[Any, ...]:
+  """Values of a field, as written in a flag.
+
+  Args:
+    config: has the field.
+    field: its dotted name.
+    text: values between commas; ``a:b`` stands for a, a + 1, ..., b - 1.
+
+  Returns:
+    Values of the type of the field.
+
+  Raises:
+    ValueError: there is no such field, or the text does not fit it.
+  """
+  kind = _scalar_type(config, field)
+  values = []
+  for word in text.split(','):
+    found = _RANGE.fullmatch(word.strip())
+    if found and kind in (int, float):
+      low, high = map(int, found.groups())
+      if high - low > _MAX_MEMBERS:
+        raise ValueError(f'--sweep.{field}: {word} has too many values.')
+      values += map(kind, range(low, high))
+    else:
+      values.append(_convert(field, kind, word.strip()))
+  if not values:
+    raise ValueError(
+        f'--sweep.{field}={text} has no values; a:b goes from a up to b - 1.'
+    )
+  twice = [x for i, x in enumerate(values) if x in values[:i]]
+  if twice:
+    raise ValueError(f'--sweep.{field}={text} has the value {twice[0]} twice.')
+  return tuple(values)
+
+
+def expand(
+    config: ml_collections.ConfigDict, fields: Mapping[str, Sequence[Any]]
+) -> list[Member]:
+  """All combinations, the last field changing fastest.
+
+  Args:
+    config: what the members have in common.
+    fields: values by the name of the field.
+
+  Returns:
+    The members; the configuration of each has been checked.
+  """
+  count = 1
+  for values in fields.values():
+    count *= len(values)
+  if count > _MAX_MEMBERS:
+    raise ValueError(
+        f'the sweep would have {count} members, more than {_MAX_MEMBERS}; give '
+        'fewer values.'
+    )
+  members = []
+  for number, combination in enumerate(itertools.product(*fields.values())):
+    values = dict(zip(fields, combination, strict=True))
+    member = Member(number, values, with_values(config, values))
+    limits.check(member.config)
+    members.append(member)
+  return members
+
+
+def groups(members: Sequence[Member]) -> list[list[Member]]:
+  """Members that may be trained together, in the order of the first ones."""
+  found = {}
+  for member in members:
+    # On images every member is a run of its own.
+    alone = member.number if member.config.task != 'infograph' else None
+    fixed = [(k, x) for k, x in member.values.items() if k not in TRACED]
+    found.setdefault((alone, *fixed), []).append(member)
+  return list(found.values())
+
+
+def with_values(
+    config: ml_collections.ConfigDict, values: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """A copy of a configuration with some fields set, traced or not."""
+  copy = config.copy_and_resolve_references()
+  with copy.ignore_type():
+    for field, value in values.items():
+      *path, name = field.split('.')
+      parent = copy
+      for part in path:
+        parent = parent[part]
+      parent[name] = value
+  return copy
+
+
+def get(config: ml_collections.ConfigDict, field: str) -> Any:
+  """The value of a field by its dotted name."""
+  for part in field.split('.'):
+    config = config[part]
+  return config
+
+
+def _scalar_type(config, field):
+  names = _fields(config)
+  if field not in names:
+    near = difflib.get_close_matches(field, names, n=1)
+    hint = f' Did you mean {near[0]}?' if near else ''
+    raise ValueError(f'--sweep.{field}: no such field of the config.{hint}')
+  *path, name = field.split('.')
+  parent = get(config, '.'.join(path)) if path else config
+  kind = parent.get_type(name)
+  if kind not in (int, float, bool, str):
+    raise ValueError(
+        f'--sweep.{field}: only a number, a word or a truth value can be '
+        f'swept, and this field holds a {kind.__name__}.'
+    )
+  return kind
+
+
+def _fields(config, prefix=''):
+  names = []
+  for name in config:
+    value = config[name]
+    if isinstance(value, ml_collections.ConfigDict):
+      names += _fields(value, f'{prefix}{name}.')
+    else:
+      names.append(prefix + name)
+  return names
+
+
+def _convert(field, kind, word):
+  try:
+    if not word:
+      raise ValueError
+    return _BOOLEANS[word.lower()] if kind is bool else kind(word)
+  except (ValueError, KeyError):
+    wish = {int: 'whole numbers', float: 'numbers', bool: 'true, false'}
+    raise ValueError(
+        f'--sweep.{field} must be {wish.get(kind, "words")} between commas, '
+        f'got {word!r}.'
+    ) from None

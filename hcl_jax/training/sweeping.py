@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the members of a sweep, group after group."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+import pathlib
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import finite
+from hcl_jax.training import grid
+from hcl_jax.training import interruption as interruption_lib
+from hcl_jax.training import loop
+from hcl_jax.training import members as members_lib
+from hcl_jax.training import progress as progress_lib
+from hcl_jax.training import tally as tally_lib
+from hcl_jax.training import workdir as workdir_lib
+
+# A continued sweep may differ in these; scores of all members are by the same
+# evaluation.
+_MAY_CHANGE = (
+    'data.dir',
+    'data.max_gib_in_memory',
+    'train.checkpoint_every_epochs',
+    'train.keep_checkpoints',
+    'evaluate.workers',
+)
+
+
+class Sweep:
+  """A configuration and values of some of its fields; all of it checked.
+
+  Args:
+    config: what the members have in common.
+    fields: values by the name of the field.
+    members_per_device: how many members of a group a device trains at a time;
+      None: as :func:`members.default_members_per_device`.
+
+  Raises:
+    ValueError: a value cannot work; the message names its field.
+    FileNotFoundError: a data set is not there.
+  """
+
+  def __init__(
+      self,
+      config: ml_collections.ConfigDict,
+      fields: Mapping[str, Sequence[Any]],
+      *,
+      members_per_device: int | None = None,
+  ):
+    if config.get('compare'):
+      raise ValueError(
+          f'config.compare must be () in a sweep, got {config.compare}; sweep '
+          'loss.beta and loss.tau_plus instead.'
+      )
+    if jax.process_count() > 1:
+      raise ValueError(
+          f'a sweep runs in one process, got {jax.process_count()}.'
+      )
+    self._fields = {field: tuple(values) for field, values in fields.items()}
+    self._config = config
+    self._per_device = members_per_device
+    self.members = grid.expand(config, self._fields)
+    graphs = [x for x in self.members if x.config.task == 'infograph']
+    self._graphs = members_lib.load_graphs(graphs)
+    # Of images, what is not there is found before anything is written.
+    seen = set()
+    for member in self.members:
+      data = member.config.data
+      if member not in graphs and (data.name, data.dir) not in seen:
+        experiment_lib.prepare(member.config)
+        seen.add((data.name, data.dir))
+
+  def run(self, workdir: str | os.PathLike) -> tally_lib.Tally:
+    """Trains and evaluates the members that are not finished yet.
+
+    Args:
+      workdir: directory of the sweep; everything is written there.
+
+    Returns:
+      The results of all members.
+
+    Raises:
+      workdir.ConfigMismatch: the directory holds another sweep, or a run.
+      loop.Interrupted: SIGTERM or Ctrl-C came; finished members are saved.
+    """
+    workdir = workdir_lib.open_run(
+        workdir, self._record(), may_change=_MAY_CHANGE
+    )
+    tally = tally_lib.Tally(pathlib.Path(workdir), self.members)
+    with interruption_lib.Interruption() as interruption:
+
+      def leave_if_asked():
+        if interruption.requested:
+          raise loop.Interrupted(
+              f'stopped with {len(tally)} of {len(self.members)} members '
+              'finished, which are saved'
+          )
+
+      for group in grid.groups(self.members):
+        leave_if_asked()
+        if all(member in tally for member in group):
+          continue
+        if group[0].config.task == 'infograph':
+          self._run_group(group, tally, leave_if_asked)
+        else:
+          _run_alone(group[0], tally)
+    tally.write()
+    return tally
+
+  def _run_group(self, members, tally, leave_if_asked):
+    """Members together, as many at a time as there are places."""
+    todo = [member for member in members if member not in tally]
+    data = members[0].config.data
+    graphs = self._graphs[data.name, data.dir]
+    devices = jax.local_devices()
+    per_device = self._per_device or members_lib.default_members_per_device(
+        len(todo), len(devices)
+    )
+    per_device = min(per_device, len(todo))
+    group = members_lib.Group(
+        members,
+        graphs,
+        devices=devices[: -(-len(todo) // per_device)],
+        members_per_device=per_device,
+    )
+    starts = range(0, len(todo), group.size)
+    label = _label(members[0])
+    with progress_lib.Progress(
+        len(starts) * group.total_steps,
+        batch_size=group.size * len(graphs) / group.steps_per_epoch,
+        label=label,
+        unit='graphs',
+    ) as progress:
+      progress.write(
+          f'{label}: {len(todo)} of {len(members)} members to train, '
+          f'{group.size} at a time'
+      )
+      for number, start in enumerate(starts):
+        block = todo[start : start + group.size]
+
+        def after_step(done, loss, first=number * group.total_steps):
+          progress.update(first + done, loss=loss)
+          leave_if_asked()
+
+        trained = group.train(block, after_step)
+        _finish_block(block, trained, graphs, tally, leave_if_asked)
+        tally.write()
+        for member in block:
+          progress.write(_outcome(member, tally.scores(member)))
+
+  def _record(self):
+    """The configuration with the swept values, by which a sweep is known."""
+    first = {field: values[0] for field, values in self._fields.items()}
+    record = grid.with_values(self._config, first).to_dict()
+    record['sweep'] = {}
+    for field, values in self._fields.items():
+      *path, name = field.split('.')
+      parent = record['sweep']
+      for part in path:
+        parent = parent.setdefault(part, {})
+      parent[name] = values
+    return ml_collections.ConfigDict(record)
+
+
+def _run_alone(member, tally):
+  """A member as a run of its own, in a folder of its own."""
+  try:
+    scores = loop.train(
+        experiment_lib.prepare(member.config),
+        tally.run_folder(member),
+        label=member.words(),
+    )
+  except finite.NonFiniteError as error:
+    tally.add(member, failure=str(error))
+  else:
+    tally.add(member, scores=scores)
+  tally.write()
+
+
+def _label(member):
+  """The data set, and what else the members of a group have in common."""
+  fixed = [
+      str(value)
+      for field, value in member.values.items()
+      if field not in grid.TRACED and field != 'data.name'
+  ]
+  return ', '.join([member.config.data.name, *fixed])
+
+
+def _outcome(member, scores):
+  words = [
+      f'{name} {x:.2%}'
+      for name, x in scores.items()
+      if name.endswith('/accuracy')
+  ]
+  return f'{member.words()}: {", ".join(words) or "no scores"}'
+
+
+def _finish_block(block, trained, graphs, tally, poll):
+  """Evaluates members that stayed finite, and writes all of them down."""
+  good = []
+  for member, result in zip(block, trained, strict=True):
+    step = result.failed_at()
+    if step is None:
+      good.append((member, result))
+    else:
+      tally.add(
+          member, failure=f'loss or gradient not finite at step {step}'
+      )
+  config = block[0].config
+  scores = members_lib.evaluate(
+      [result.features for _, result in good],
+      graphs.labels,
+      config.evaluate,
+      poll,
+  )
+  for (member, result), of_member in zip(good, scores, strict=True):
+    tally.add(
+        member,
+        scores=of_member,
+        loss=_curve(result.losses, config.train.log_every_steps),
+    )
+
+
+def _curve(losses, every):
+  """Means of so many steps, by the last of them, as a run logs them."""
+  return {
+      str(end): float(np.mean(losses[end - every : end], dtype=np.float64))
+      for end in range(every, len(losses) + 1, every)
+  }
