@@ -254,7 +254,7 @@ class PrepareTest(_FolderTest):
         ({'image_size': 0}, '--image_size'),
         ({'test_fraction': 1.0}, 'test_fraction'),
         ({'name': 'cifar10'}, 'name of their own'),
-        ({'arrays': 'x'}, 'not both'),
+        ({'arrays': 'x'}, 'give one of --images'),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         self.prepare(**kwargs)
