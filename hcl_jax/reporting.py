@@ -50,12 +50,16 @@ def score_table(rows: dict[str, dict[str, float]]) -> str:
 
 
 def write_json(path: str | os.PathLike, results: dict[str, Any]) -> None:
+  """Writes results as :func:`write_text` does."""
+  write_text(path, json.dumps(results, indent=2) + '\n')
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
   """All or nothing: a reader never meets half a file."""
   temporary = f'{path}.{os.getpid()}.tmp'
   try:
     with open(temporary, 'w', encoding='utf-8') as file:
-      json.dump(results, file, indent=2)
-      file.write('\n')
+      file.write(text)
     os.replace(temporary, path)
   finally:
     if os.path.exists(temporary):

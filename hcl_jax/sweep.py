@@ -17,6 +17,7 @@ import jax
 from ml_collections import config_flags
 
 from hcl_jax import command
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import checkpoint
 from hcl_jax.training import grid
 from hcl_jax.training import loop
@@ -71,10 +72,10 @@ def main(arguments: list[str]) -> int:
 
 def _use_all_cores():
   """A device for each core: members know nothing of each other."""
-  if 'xla_force_host_platform_device_count' not in os.environ.get(
-      'XLA_FLAGS', ''
-  ) and hasattr(os, 'sched_getaffinity'):
-    jax.config.update('jax_num_cpu_devices', len(os.sched_getaffinity(0)))
+  flags_of_xla = os.environ.get('XLA_FLAGS', '')
+  if 'xla_force_host_platform_device_count' not in flags_of_xla:
+    cores = cross_validation.usable_cores()
+    jax.config.update('jax_num_cpu_devices', cores)
 
 
 if __name__ == '__main__':

@@ -23,6 +23,7 @@ import numpy as np
 
 from hcl_jax import command as command_lib
 from hcl_jax.bench import output
+from hcl_jax.evaluation import cross_validation
 
 LEAST_SECONDS = 0.05  # a contestant faster than this is repeated in a round
 
@@ -49,12 +50,6 @@ class Contestant(NamedTuple):
 def matrices(bytes_per_entry: int) -> Callable[[int, int], float]:
   """The need of something that holds matrices of all rows by all rows."""
   return lambda batch, dim: bytes_per_entry * (2 * batch) ** 2
-
-
-def usable_cores() -> int:
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 @functools.lru_cache(maxsize=1)
@@ -245,7 +240,7 @@ def pin_to_one_core() -> None:
 
 def choose_clock() -> tuple[str, Callable[[], float]]:
   """CPU time where it means something: neighbours disturb it less."""
-  if jax.default_backend() == 'cpu' and usable_cores() == 1:
+  if jax.default_backend() == 'cpu' and cross_validation.usable_cores() == 1:
     return 'process CPU time', time.process_time
   return 'wall time', time.perf_counter
 
@@ -257,7 +252,7 @@ def environment() -> dict[str, Any]:
       'backend': jax.default_backend(),
       'device_kind': jax.devices()[0].device_kind,
       'devices': jax.local_device_count(),
-      'cores': usable_cores(),
+      'cores': cross_validation.usable_cores(),
       'clock': choose_clock()[0],
   }
 

@@ -21,6 +21,7 @@ from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import step as step_lib
@@ -102,7 +103,7 @@ def torch_epoch(experiment: graph_experiment.GraphExperiment):
       width=config.model.width,
       num_layers=config.model.num_layers,
       beta=config.loss.beta,
-      threads=contest.usable_cores(),
+      threads=cross_validation.usable_cores(),
   )
 
 

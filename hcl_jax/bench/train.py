@@ -23,6 +23,7 @@ from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import optimizer as optimizer_lib
@@ -163,7 +164,7 @@ def torch_run(parts: Parts) -> contest.Timed:
   from hcl_jax.bench import torch_resnet
 
   step = torch_resnet.make_step(
-      parts.network, parts.views(), contest.usable_cores()
+      parts.network, parts.views(), cross_validation.usable_cores()
   )
   return contest.timed(f'{parts.network} torch', step)
 

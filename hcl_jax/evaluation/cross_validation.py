@@ -88,7 +88,7 @@ def cross_validate(
   _check_seed(seed)
   if workers is None:
     many = len(features) >= _ROWS_FOR_PROCESSES
-    workers = min(_cores(), folds) if many else 1
+    workers = min(usable_cores(), folds) if many else 1
   _numbers.positive_int('workers', workers)
   run = joblib.delayed(_run_fold)
   results = joblib.Parallel(n_jobs=workers, return_as='generator')(
@@ -167,7 +167,8 @@ def _splits(labels, folds, seed):
   return list(divide.split(np.zeros((len(labels), 1)), labels))
 
 
-def _cores():
+def usable_cores() -> int:
+  """Cores that this process may run on."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1

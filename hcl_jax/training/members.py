@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import itertools
-import os
 from typing import Any
 from typing import NamedTuple
 import warnings
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import data as data_lib
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import graph_readout
 from hcl_jax.training import grid
@@ -335,7 +335,7 @@ def evaluate(
 
   todo = graph_readout.validations(config, config.protocols)
   jobs = [(validate, x) for x in features for validate in todo]
-  workers = config.workers or _cores()
+  workers = config.workers or cross_validation.usable_cores()
   results = joblib.Parallel(
       n_jobs=max(min(workers, len(jobs)), 1), return_as='generator'
   )(joblib.delayed(validate)(x, labels, workers=1) for validate, x in jobs)
@@ -348,9 +348,3 @@ def evaluate(
         of_member.append(next(results))
         poll()
       yield graph_readout.summarize(config, config.protocols, of_member)
-
-
-def _cores():
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1

@@ -72,7 +72,8 @@ class Sweep:
     seen = set()
     for member in self.members:
       data = member.config.data
-      if member not in graphs and (data.name, data.dir) not in seen:
+      of_images = member.config.task != 'infograph'
+      if of_images and (data.name, data.dir) not in seen:
         experiment_lib.prepare(member.config)
         seen.add((data.name, data.dir))
 

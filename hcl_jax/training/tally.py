@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import csv
 import io
 import json
-import os
 import pathlib
 import statistics
 from typing import Any
@@ -77,8 +76,10 @@ class Tally:
 
   def write(self) -> None:
     """Writes ``results.csv`` and ``results.md`` of what is finished."""
-    _write(self._workdir / 'results.csv', self.csv())
-    _write(self._workdir / 'results.md', self.markdown() + '\n')
+    reporting.write_text(self._workdir / 'results.csv', self.csv())
+    reporting.write_text(
+        self._workdir / 'results.md', self.markdown() + '\n'
+    )
 
   def csv(self) -> str:
     """A line for each finished member: its number, values and scores."""
@@ -146,9 +147,3 @@ def _read(path):
         'trained again.'
     ) from error
   return result
-
-
-def _write(path, text):
-  temporary = path.with_name(path.name + '.tmp')
-  temporary.write_text(text, encoding='utf-8')
-  os.replace(temporary, path)
