@@ -218,6 +218,9 @@ class ArraysTest(parameterized.TestCase):
         ({'ids': 0 * _IDS}, 'gives graph 1 no node'),
         ({'node_mask': np.ones(3, bool)}, 'node_mask must broadcast'),
         ({'graph_mask': np.ones(2, int)}, 'graph_mask must be a boolean'),
+        ({'node_rows': np.ones(3, int)}, r'node_rows must have shape \(4,\)'),
+        ({'node_rows': _IDS + 3}, r'node_rows must be in \[0, 4\).*got 4'),
+        ({'node_counts': np.ones(4)}, 'node_counts must be an integer'),
     ):
       with self.subTest(message):
         with self.assertRaisesRegex(ValueError, message):

@@ -242,7 +242,7 @@ class BatchTest(parameterized.TestCase):
   def test_packs_what_loops_pack(self):
     graphs = tu.random_graphs()
     rows = [7, 3, 12]
-    padding = graphs_lib.Padding(40, 120, 5)
+    padding = graphs_lib.Padding(40, 120, 42, 5)
     batch = graphs.batch(rows, padding)
     nodes, edges, ids = [], [], []
     for number, row in enumerate(rows):
@@ -255,19 +255,54 @@ class BatchTest(parameterized.TestCase):
     n, e = len(nodes), len(edges)
     np.testing.assert_array_equal(batch.nodes[:n], nodes)
     np.testing.assert_array_equal(batch.nodes[n:], 0)
-    np.testing.assert_array_equal(batch.graph_ids, ids + [5] * (40 - n))
+    np.testing.assert_array_equal(batch.graph_ids, ids + [5] * (42 - n))
+    members = [*range(n)] + [40] * (42 - n)
+    np.testing.assert_array_equal(batch.members, members)
+    np.testing.assert_array_equal(batch.member_counts, np.arange(42) < n)
     edges += [(40, 40)] * (120 - e)
     np.testing.assert_array_equal(
         np.stack([batch.senders, batch.receivers], 1), edges
     )
-    np.testing.assert_array_equal(batch.node_mask, np.arange(40) < n)
+    np.testing.assert_array_equal(batch.node_counts, np.arange(40) < n)
     np.testing.assert_array_equal(batch.graph_mask, [1, 1, 1, 0, 0])
     np.testing.assert_array_equal(batch.label, [1, 1, 0, -1, -1])
     np.testing.assert_array_equal(batch.index, [7, 3, 12, -1, -1])
     self.assertTrue(np.all(np.diff(batch.receivers) >= 0))
     self.assertEqual(batch.nodes.dtype, np.float32)
-    for field in ('senders', 'receivers', 'graph_ids', 'label', 'index'):
+    for field in set(batch._fields) - {'nodes', 'graph_mask'}:
       self.assertEqual(getattr(batch, field).dtype, np.int32, field)
+
+  def test_equal_nodes_share_a_row(self):
+    # Two stars, whose leaves are alike in a round and not in two, and an edge.
+    graphs = data.Graphs(
+        nodes=np.ones((9, 1)),
+        num_nodes=np.array([4, 3, 2]),
+        senders=[1, 2, 3, 0, 0, 0, 1, 2, 0, 0, 1, 0],
+        receivers=[0, 0, 0, 1, 2, 3, 0, 0, 1, 2, 0, 1],
+        num_edges=np.array([6, 4, 2]),
+        labels=[0, 1, 0],
+    )
+    for rounds, colours in (
+        (0, [0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        (1, [0, 1, 1, 1, 2, 1, 1, 1, 1]),
+        (2, [0, 1, 1, 1, 2, 3, 3, 4, 4]),
+    ):
+      found = graphs.coloured(rounds).colours
+      same = found[:, None] == found[None, :]
+      colours = np.array(colours)
+      np.testing.assert_array_equal(
+          same, colours[:, None] == colours[None, :], f'{rounds} rounds'
+      )
+    batch = graphs.coloured(1).batch(
+        [1, 2, 0], graphs_lib.Padding(3, 6, 5, 3)
+    )
+    # Rows: the centre of the small star, a leaf, the centre of the large one.
+    np.testing.assert_array_equal(batch.node_counts, [1, 7, 1])
+    np.testing.assert_array_equal(batch.members, [0, 1, 1, 1, 2])
+    np.testing.assert_array_equal(batch.graph_ids, [0, 0, 1, 2, 2])
+    np.testing.assert_array_equal(batch.member_counts, [1, 2, 2, 3, 1])
+    np.testing.assert_array_equal(batch.receivers, [0, 0, 1, 2, 2, 2])
+    np.testing.assert_array_equal(batch.senders, [1, 1, 0, 1, 1, 1])
 
   def test_shapes_are_few_and_not_much_too_large(self):
     counts = np.arange(16, 100_000)
@@ -332,8 +367,14 @@ class GraphBatchesTest(parameterized.TestCase):
         self.assertLen(batch.nodes, paddings[size].nodes)
         self.assertLen(batch.senders, paddings[size].edges)
         np.testing.assert_array_equal(batch.index, same.index)
-        self.assertEqual(batch.node_mask.sum(), same.node_mask.sum())
-    self.assertGreater(len(alone), 1)  # or there is nothing to share
+        self.assertEqual(batch.node_counts.sum(), same.node_counts.sum())
+    self.assertLen(alone, 1)  # alone or together
+    rounded = {
+        graphs.padding(rows)
+        for seed in seeds
+        for rows in data.GraphBatches(graphs, seed=seed, batch_size=6).rows
+    }
+    self.assertGreater(len(rounded), 2)  # or there is nothing to share
 
   def test_the_seed_decides_the_order(self):
     graphs = tu.random_graphs(20)

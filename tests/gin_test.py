@@ -87,7 +87,7 @@ class GinTest(parameterized.TestCase):
         variables, graphs, _ROWS, train, num_layers
     )
     np.testing.assert_allclose(
-        nodes[batch.node_mask], np.concatenate(expected), rtol=1e-4, atol=1e-4
+        nodes[batch.node_counts > 0], np.concatenate(expected), rtol=1e-4, atol=1e-4
     )
     np.testing.assert_allclose(
         pooled[:4], expected_pooled, rtol=1e-4, atol=1e-4
@@ -130,6 +130,46 @@ class GinTest(parameterized.TestCase):
     np.testing.assert_allclose(together[3], alone[0], rtol=1e-5)
 
 
+class SharedRowsTest(parameterized.TestCase):
+
+  @parameterized.parameters('paper', 'released', 'infograph')
+  def test_nodes_that_share_a_row_change_nothing(self, variant):
+    graphs = tu.random_graphs(num_features=2)
+    rows = [*range(16)]
+    module = gin.InfoGraph(width=8, num_layers=2)
+    variables = _variables(module, graphs.batch(rows))
+
+    @jax.jit
+    def step(params, batch):
+      def loss(params):
+        (features, *embeddings), updated = module.apply(
+            {**variables, 'params': params}, batch, train=True,
+            mutable=['batch_stats'],
+        )  # fmt: skip
+        value = hcl_jax.infograph_loss(
+            *embeddings, batch.graph_ids, variant=variant, beta=2.0,
+            tau_plus=0.2, graph_mask=batch.graph_mask,
+            node_rows=batch.members, node_counts=batch.member_counts,
+        )  # fmt: skip
+        return value, (features[:16], updated)
+
+      return jax.value_and_grad(loss, has_aux=True)(params)
+
+    def steps(graphs):
+      batch = graphs.batch(rows)
+      result = step(variables['params'], jax.tree.map(jnp.asarray, batch))
+      return np.sum(batch.node_counts > 0), *result
+
+    num_rows, (value, exact), grads = steps(graphs.coloured(2))
+    num_nodes, (expected, expected_exact), expected_grads = steps(graphs)
+    self.assertLess(num_rows, 0.7 * num_nodes)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    chex.assert_trees_all_close(exact, expected_exact, rtol=1e-4, atol=1e-4)
+    pairs = zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True)
+    for g, e in pairs:
+      self.assertLess(testing.gradient_error(g, e, 1e-3), 1e-4)
+
+
 class InfoGraphTest(parameterized.TestCase):
 
   def test_heads_match_numpy(self):
@@ -143,7 +183,7 @@ class InfoGraphTest(parameterized.TestCase):
     params = variables['params']
     np.testing.assert_allclose(features[:4], expected, rtol=1e-4)
     np.testing.assert_allclose(
-        local[batch.node_mask],
+        local[batch.node_counts > 0],
         _feed_forward(params['local_head'], np.concatenate(nodes)),
         rtol=1e-4,
     )
@@ -182,7 +222,8 @@ class PaddingTest(parameterized.TestCase):
         )  # fmt: skip
         value = hcl_jax.infograph_loss(
             *embeddings, batch.graph_ids, variant=variant, tau_plus=0.2,
-            node_mask=batch.node_mask, graph_mask=batch.graph_mask,
+            graph_mask=batch.graph_mask, node_rows=batch.members,
+            node_counts=batch.member_counts,
         )  # fmt: skip
         return value, (features[:16], updated)
 
@@ -191,11 +232,11 @@ class PaddingTest(parameterized.TestCase):
     def steps(*more):
       padding = np.add(graphs.padding(rows), more).tolist()
       batch = graphs.batch(rows, graphs_lib.Padding(*padding))
-      batch.nodes[~batch.node_mask] = np.nan
+      batch.nodes[batch.node_counts == 0] = np.nan
       return step(variables['params'], jax.tree.map(jnp.asarray, batch))
 
-    (value, exact), grads = steps(0, 0, 0)
-    for more in ((640, 9, 0), (33, 41, 3)):
+    (value, exact), grads = steps(0, 0, 0, 0)
+    for more in ((640, 9, 5, 0), (33, 41, 77, 3)):
       (other_value, other_exact), other_grads = steps(*more)
       chex.assert_trees_all_equal(other_exact, exact)
       np.testing.assert_allclose(other_value, value, rtol=1e-5)

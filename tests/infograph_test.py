@@ -124,6 +124,52 @@ class InfographLossTest(testing.LossTest):
     np.testing.assert_array_equal(to_graphs[4:], 0)
 
   @parameterized.product(
+      variant=('paper', 'released', 'infograph'), filler=(0.0, np.nan)
+  )
+  def test_nodes_may_share_rows(self, variant, filler):
+    nodes, graphs, _ = _batch(5, 4)
+    nodes[3] = filler  # of no node
+    rows = np.array([0, 2, 1, 0, 4, 2, 1])
+    ids = np.array([0, 0, 1, 2, 2, 3, 3])
+    counts = np.array([1, 2, 3, 1, 1, 2, 1])
+    loss = lambda nodes, graphs, ids, **shared: losses.infograph_loss(  # noqa: E731
+        nodes, graphs, ids, beta=2.0, tau_plus=0.3, variant=variant, **shared
+    )
+    both = jax.value_and_grad(loss, (0, 1))
+    value, (to_nodes, to_graphs) = both(
+        nodes, graphs, ids, node_rows=rows, node_counts=counts
+    )
+    each = np.repeat(rows, counts)
+    expected, (to_each, expected_to_graphs) = both(
+        nodes[each], graphs, np.repeat(ids, counts)
+    )
+    expected_to_nodes = np.zeros(nodes.shape)
+    np.add.at(expected_to_nodes, each, to_each)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    self.assert_same_gradient(
+        (to_nodes, to_graphs), (expected_to_nodes, expected_to_graphs), 1e-5
+    )
+    padded = [np.concatenate([x, [0, y]]) for x, y in
+              ((ids, 9), (rows, 7), (counts, 0))]  # fmt: skip
+    padded[2][-2] = 0
+    ids, rows, counts = map(jnp.asarray, padded)
+    np.testing.assert_allclose(
+        jax.jit(loss)(nodes, graphs, ids, node_rows=rows, node_counts=counts),
+        expected,
+        rtol=1e-6,
+    )
+
+  def test_a_lone_graph_has_no_negatives(self):
+    nodes, graphs, _ = _batch(3, 2)
+    value = losses.infograph_loss(
+        nodes, graphs, np.array([0, 0, 1]), graph_mask=np.array([True, False]),
+        node_mask=np.array([True, True, False]),
+    )  # fmt: skip
+    own = nodes[:2].astype(np.float64) @ graphs[0].astype(np.float64)
+    expected = np.logaddexp(0, -own).mean() - 2 * np.log(2)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+  @parameterized.product(
       amplitude=(0.0, 0.1, 1.0, 10.0, 100.0), variant=('paper', 'released')
   )
   def test_is_finite_where_the_released_formula_is_not(

@@ -173,9 +173,9 @@ def _bn_variables(channels, seed=0):
   }
 
 
-def _apply_bn(x, variables, where=None, **knobs):
+def _apply_bn(x, variables, counts=None, **knobs):
   y, updates = norm.BatchNorm(**knobs).apply(
-      variables, x, train=True, where=where, mutable=['batch_stats']
+      variables, x, train=True, counts=counts, mutable=['batch_stats']
   )
   return y, updates['batch_stats']
 
@@ -291,50 +291,57 @@ class BatchNormTest(parameterized.TestCase):
         )
 
   @parameterized.parameters(0.0, np.nan)
-  def test_masked_rows_are_as_if_absent(self, filler):
+  def test_a_row_counts_as_often_as_it_says(self, filler):
     variables = _bn_variables(3)
     x, cotangent = _normal(7, 3, mean=2.0), _normal(7, 3, seed=1)
-    keep = np.array([True] * 4 + [False, True, False])
-    x[~keep] = filler
+    counts = np.array([1, 3, 1, 2, 0, 1, 0])
+    x[counts == 0] = filler
 
-    def value(x, cotangent, where):
-      y, stats = _apply_bn(x, variables, where=where)
-      y = y if where is None else jnp.where(where[:, None], y, 0)
-      return jnp.sum(y * cotangent), (y, stats)
+    def value(x, cotangent, counts):
+      y, stats = _apply_bn(x, variables, counts=counts)
+      weights = 1 if counts is None else counts[:, None]
+      y = y if counts is None else jnp.where(weights > 0, y, 0)
+      return jnp.sum(y * cotangent * weights), (y, stats)
 
     both = jax.grad(value, has_aux=True)
-    dx, (y, stats) = both(x, cotangent, keep)
-    expected_dx, (expected, expected_stats) = both(
-        x[keep], cotangent[keep], None
+    rows = np.repeat(np.arange(7), counts)
+    with jax.numpy_dtype_promotion('standard'):
+      dx, (y, stats) = both(x, cotangent, counts)
+    dx_of_each, (expected, expected_stats) = both(
+        x[rows], cotangent[rows], None
     )
-    np.testing.assert_allclose(y[keep], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(dx[keep], expected_dx, rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(dx[~keep], 0)
+    expected_dx = np.zeros((7, 3))
+    np.add.at(expected_dx, rows, dx_of_each)
+    np.testing.assert_allclose(y[rows], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dx, expected_dx, rtol=1e-4, atol=1e-6)
     for name in stats:
       np.testing.assert_allclose(stats[name], expected_stats[name], rtol=1e-5)
 
-  def test_masked_rows_across_devices(self):
+  def test_counts_across_devices(self):
     variables = _bn_variables(3)
     x = _normal(4, 5, 3) + np.arange(4, dtype=np.float32).reshape(4, 1, 1)
-    keep = np.arange(20).reshape(4, 5) % 3 > 0
+    counts = np.arange(20).reshape(4, 5) % 3
     y, stats = jax.vmap(
-        lambda x, where: _apply_bn(
-            x, variables, axis_name='batch', where=where
+        lambda x, counts: _apply_bn(
+            x, variables, axis_name='batch', counts=counts
         ),
         axis_name='batch',
-    )(x, keep)
-    expected, mean, var = _batch_norm(x[keep], **variables['params'])
-    np.testing.assert_allclose(y[keep], expected, rtol=1e-5, atol=1e-5)
+    )(x, counts)
+    rows = np.repeat(np.arange(20), counts.ravel())
+    repeated = x.reshape(20, 3)[rows]
+    expected, mean, var = _batch_norm(repeated, **variables['params'])
+    y = np.asarray(y).reshape(20, 3)[rows]
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
     self._assert_follows(
         jax.tree.map(lambda s: s[2], stats), variables['batch_stats'], mean, var
     )
 
-  def test_masks_that_will_not_do(self):
-    x, where = _normal(4, 3), np.ones(4, bool)
+  def test_counts_that_will_not_do(self):
+    x, counts = _normal(4, 3), np.ones(4, int)
     with self.assertRaisesRegex(ValueError, r'shapes \(4,\) and \(4, 2, 3\)'):
-      _apply_bn(_normal(4, 2, 3), _bn_variables(3), where=where)
+      _apply_bn(_normal(4, 2, 3), _bn_variables(3), counts=counts)
     with self.assertRaisesRegex(ValueError, 'does not go with splits=2'):
-      _apply_bn(x, _bn_variables(3), where=where, splits=2)
+      _apply_bn(x, _bn_variables(3), counts=counts, splits=2)
 
   def test_statistics_are_float32_in_bfloat16(self):
     variables = _bn_variables(3)

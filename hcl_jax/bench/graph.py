@@ -73,7 +73,7 @@ def make_experiment(
   config = config_lib.graph_config()
   config.loss.variant = 'released'
   config.data.batch_size = batch_size
-  graphs = random_graphs(num_graphs)
+  graphs = random_graphs(num_graphs).coloured(config.model.num_layers)
   epoch = data.GraphBatches(graphs, seed=0, batch_size=batch_size)
   return graph_experiment.assemble(config, graphs, epoch)
 

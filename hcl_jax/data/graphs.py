@@ -4,6 +4,7 @@
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import copy
 import os
 import pathlib
 
@@ -12,6 +13,7 @@ import numpy as np
 from hcl_jax import graphs as graphs_lib
 from hcl_jax.data import locations
 from hcl_jax.data import records
+from hcl_jax.data import refinement
 from hcl_jax.data.builders.tu_graphs import published
 
 # Above, a one-hot of the degree would be wider than it is worth.
@@ -33,6 +35,8 @@ class Graphs:
     receivers: where it ends; ascending within a graph.
     edge_starts: as node_starts, of edges.
     labels: int32 ``[num_graphs]``.
+    colours: nodes with one colour share a row of a batch, int64
+      ``[num_nodes]``; all differ unless :meth:`coloured` says otherwise.
   """
 
   def __init__(
@@ -53,6 +57,12 @@ class Graphs:
     self.edge_starts = _starts(num_edges)
     self.labels = np.asarray(labels, np.int32)
     self._check()
+    self.colours = np.arange(len(self.nodes))
+    first_nodes = np.repeat(self.node_starts[:-1], np.diff(self.edge_starts))
+    # As senders and receivers, counted over all graphs.
+    self._from = self.senders + first_nodes
+    self._to = self.receivers + first_nodes
+    self._in_starts = _starts(np.bincount(self._to, minlength=len(self.nodes)))
 
   def __len__(self) -> int:
     return len(self.labels)
@@ -65,11 +75,27 @@ class Graphs:
   def num_features(self) -> int:
     return self.nodes.shape[1]
 
+  def coloured(self, num_layers: int) -> 'Graphs':
+    """The same graphs, with one colour for nodes that are embedded alike.
+
+    Args:
+      num_layers: of the network, which takes one sum over neighbours for each.
+
+    Returns:
+      Graphs whose batches have a row for each colour.
+    """
+    colours = refinement.colours_of_features(self.nodes)
+    for _ in range(num_layers):
+      colours = refinement.refine(colours, self._from, self._to)
+    graphs = copy.copy(self)
+    graphs.colours = colours
+    return graphs
+
   def padding(self, rows: Sequence[int] | np.ndarray) -> graphs_lib.Padding:
     """A shape that holds these graphs, one of few.
 
     Counts are rounded up to four binary digits, so by less than an eighth, or
-    to a multiple of 64 nodes and edges and 8 graphs.
+    to a multiple of 64 nodes, edges and members and 8 graphs.
 
     Args:
       rows: numbers of the graphs.
@@ -77,12 +103,7 @@ class Graphs:
     Returns:
       The shape.
     """
-    rows = self._read_rows(rows)
-    return graphs_lib.Padding(
-        nodes=_round_up(np.diff(self.node_starts)[rows].sum(), 64),
-        edges=_round_up(np.diff(self.edge_starts)[rows].sum(), 64),
-        graphs=_round_up(len(rows), 8),
-    )
+    return _rounded(_shape(self._pack(rows)))
 
   def batch(
       self,
@@ -98,31 +119,39 @@ class Graphs:
     Returns:
       The batch, of numpy arrays.
     """
-    rows = self._read_rows(rows)
+    batch = self._pack(rows)
+    needed = _shape(batch)
     if padding is None:
-      padding = self.padding(rows)
-    nodes, num_nodes = _ranges(self.node_starts, rows)
-    edges, num_edges = _ranges(self.edge_starts, rows)
-    needed = graphs_lib.Padding(len(nodes), len(edges), len(rows))
+      padding = _rounded(needed)
     if any(np.subtract(padding, needed) < 0):
       raise ValueError(
           f'padding must hold the graphs of rows, {needed}; got {padding}.'
       )
-    first_nodes = np.repeat(np.cumsum(num_nodes) - num_nodes, num_edges)
+    return _padded(batch, padding)
+
+  def _pack(self, rows):
+    """A batch without padding."""
+    rows = self._read_rows(rows)
+    nodes, num_nodes = _ranges(self.node_starts, rows)
     graph_ids = np.repeat(np.arange(len(rows)), num_nodes)
+    first, of_node = _first_of_each(self.colours[nodes])
+    edges, num_edges = _ranges(self._in_starts, nodes[first])
+    row_of = np.zeros(len(self.nodes), np.int64)
+    row_of[nodes] = of_node
+    pairs, member_counts = np.unique(
+        graph_ids * len(first) + of_node, return_counts=True
+    )
     return graphs_lib.GraphBatch(
-        nodes=_pad(self.nodes[nodes], padding.nodes, 0),
-        senders=_pad(
-            self.senders[edges] + first_nodes, padding.edges, padding.nodes
-        ),
-        receivers=_pad(
-            self.receivers[edges] + first_nodes, padding.edges, padding.nodes
-        ),
-        graph_ids=_pad(graph_ids, padding.nodes, padding.graphs),
-        node_mask=np.arange(padding.nodes) < len(nodes),
-        graph_mask=np.arange(padding.graphs) < len(rows),
-        label=_pad(self.labels[rows], padding.graphs, -1),
-        index=_pad(rows, padding.graphs, -1),
+        nodes=self.nodes[nodes[first]],
+        node_counts=np.bincount(of_node),
+        senders=row_of[self._from[edges]],
+        receivers=np.repeat(np.arange(len(first)), num_edges),
+        members=pairs % len(first),
+        graph_ids=pairs // len(first),
+        member_counts=member_counts,
+        graph_mask=np.ones(len(rows), bool),
+        label=self.labels[rows],
+        index=rows,
     )
 
   def _read_rows(self, rows):
@@ -190,7 +219,7 @@ class GraphBatches(Sequence):
       seed: of the order.
       batch_size: graphs of a batch.
       paddings: shapes, by the number of graphs of a batch; None: those of
-        :func:`common_paddings` of the seed alone.
+        :func:`common_paddings` of the seed.
     """
     self.rows = _order(graphs, seed, batch_size)
     if paddings is None:
@@ -211,6 +240,9 @@ def common_paddings(
 ) -> dict[int, graphs_lib.Padding]:
   """Shapes that hold the batches of an epoch in any of several orders.
 
+  They hold the orders of the seeds 0 to 9 too, so that repeats of a run mostly
+  have the same shapes, and with them the same rounding, alone or together.
+
   Args:
     graphs: the graphs.
     seeds: of the orders.
@@ -221,7 +253,7 @@ def common_paddings(
     left for the last one.
   """
   shapes = {}
-  for seed in seeds:
+  for seed in {*seeds, *range(10)}:
     for rows in _order(graphs, seed, batch_size):
       needed = graphs.padding(rows)
       largest = np.maximum(shapes.get(len(rows), needed), needed).tolist()
@@ -349,6 +381,47 @@ def _ranges(starts, rows):
   counts = starts[rows + 1] - starts[rows]
   shifts = np.repeat(starts[rows] - (np.cumsum(counts) - counts), counts)
   return np.arange(len(shifts)) + shifts, counts
+
+
+def _first_of_each(colours):
+  """Where each colour comes first, ascending; the number of each colour."""
+  _, first, number = np.unique(
+      colours, return_index=True, return_inverse=True
+  )
+  order = np.argsort(first)
+  rank = np.empty_like(order)
+  rank[order] = np.arange(len(order))
+  return first[order], rank[number]
+
+
+def _shape(batch):
+  return graphs_lib.Padding(
+      nodes=len(batch.nodes),
+      edges=len(batch.senders),
+      members=len(batch.members),
+      graphs=len(batch.index),
+  )
+
+
+def _rounded(shape):
+  least = graphs_lib.Padding(nodes=64, edges=64, members=64, graphs=8)
+  return graphs_lib.Padding(*map(_round_up, shape, least))
+
+
+def _padded(batch, padding):
+  nodes, edges, members, num_graphs = padding
+  return graphs_lib.GraphBatch(
+      nodes=_pad(batch.nodes, nodes, 0),
+      node_counts=_pad(batch.node_counts, nodes, 0),
+      senders=_pad(batch.senders, edges, nodes),
+      receivers=_pad(batch.receivers, edges, nodes),
+      members=_pad(batch.members, members, nodes),
+      graph_ids=_pad(batch.graph_ids, members, num_graphs),
+      member_counts=_pad(batch.member_counts, members, 0),
+      graph_mask=np.arange(num_graphs) < len(batch.index),
+      label=_pad(batch.label, num_graphs, -1),
+      index=_pad(batch.index, num_graphs, -1),
+  )
 
 
 def _round_up(count, least):

@@ -2,6 +2,7 @@
 """InfoGraph's node-graph objective, plain and with hard negatives."""
 
 import jax
+from jax.lax import optimization_barrier
 from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -13,6 +14,7 @@ from hcl_jax.losses import _tilting
 
 _LOG2 = float(np.log(2.0))
 _CLIP = 2.0
+_NEVER = -1e30  # a logit; -inf is slow on CPU
 _RELEASED_TAU_PLUS = 0.5
 VARIANTS = ('paper', 'released', 'infograph')
 
@@ -27,6 +29,8 @@ def infograph_loss(
     variant: str = 'paper',
     node_mask: jax.Array | None = None,
     graph_mask: jax.Array | None = None,
+    node_rows: jax.Array | None = None,
+    node_counts: jax.Array | None = None,
 ) -> jax.Array:
   r"""Jensen-Shannon objective between nodes and graphs, hard negatives apart.
 
@@ -50,6 +54,7 @@ def infograph_loss(
 
   Args:
     node_embeddings: ``[nodes, dim]``, raw; no temperature, no normalisation.
+      With ``node_rows``, ``[rows, dim]``.
     graph_embeddings: ``[graphs, dim]``.
     graph_ids: integers ``[nodes]``, the graph of each node. A node outside
       ``[0, graphs)`` is padding; outside a compiled function it is an error
@@ -60,6 +65,11 @@ def infograph_loss(
     variant: ``'paper'``, ``'released'`` or ``'infograph'``.
     node_mask: nodes to count, boolean ``[nodes]``. Padding may hold anything.
     graph_mask: graphs to count, boolean ``[graphs]``.
+    node_rows: integers ``[nodes]``, the row of ``node_embeddings`` of each
+      node, for nodes that share them; None: node i has row i. What is outside
+      is padding, as of ``graph_ids``.
+    node_counts: how many equal nodes of its graph each node stands for,
+      integers ``[nodes]``; None: 1.
 
   Returns:
     A scalar.
@@ -86,74 +96,125 @@ def infograph_loss(
         'graph_embeddings must hold at least 2 graphs, or there are 0 '
         f'negatives; got shape {graphs.shape}.'
     )
-  ids = _arguments.labels('graph_ids', graph_ids, nodes.shape[:1])
+  shape = nodes.shape[:1] if node_rows is None else jnp.shape(graph_ids)
+  ids = _arguments.labels('graph_ids', graph_ids, shape)
   _arguments.choice('variant', variant, VARIANTS)
   if tau_plus is None:
     tau_plus = _RELEASED_TAU_PLUS if variant == 'released' else 0.0
   _arguments.beta(beta)
   _arguments.tau_plus(tau_plus)
-  node_mask = _read_mask('node_mask', node_mask, nodes)
+  node_mask = _read_mask('node_mask', node_mask, ids)
   graph_mask = _read_mask('graph_mask', graph_mask, graphs)
+  if node_counts is not None:
+    node_counts = _arguments.labels('node_counts', node_counts, ids.shape)
+    node_mask &= node_counts > 0
+  if node_rows is not None:
+    node_rows = _arguments.labels('node_rows', node_rows, ids.shape)
+    _check_indices(
+        'node_rows', node_rows, node_mask, 'node_embeddings', len(nodes)
+    )
+    node_mask &= (node_rows >= 0) & (node_rows < len(nodes))
   _check_ids(ids, node_mask, graph_mask)
 
-  own = ids[:, None] == jnp.arange(num_graphs, dtype=ids.dtype)[None, :]
-  own &= node_mask[:, None] & graph_mask[None, :]
-  node_mask = jnp.any(own, axis=1)
-  counted = node_mask[:, None] & graph_mask[None, :]
-  scores = _cosine.inner_products(
-      _cosine.upcast(jnp.where(node_mask[:, None], nodes, 0)),
-      _cosine.upcast(jnp.where(graph_mask[:, None], graphs, 0)),
-  )
+  node_mask &= jnp.take(graph_mask, ids, mode='fill', fill_value=False)
+  scores = _scores(nodes, graphs, node_rows, node_mask, graph_mask)
+  counts = node_mask.astype(scores.dtype)
+  if node_counts is not None:
+    counts *= node_counts.astype(scores.dtype)
   beta = jnp.asarray(beta, scores.dtype)
   tau_plus = jnp.asarray(tau_plus, scores.dtype)
   if variant == 'infograph':
     beta, tau_plus = jnp.zeros_like(beta), jnp.zeros_like(tau_plus)
   objective = _released if variant == 'released' else _paper
-  return objective(scores, own, counted, beta, tau_plus)
+  own = ids[:, None] == jnp.arange(num_graphs, dtype=ids.dtype)[None, :]
+  return objective(scores, own, counts, graph_mask, beta, tau_plus)
 
 
-def _paper(scores, own, counted, beta, tau_plus):
-  others = counted & ~own
-  beta = _tilting.clipped_beta(beta, scores, _CLIP, others)
-  hard = _row_counts(others, scores.dtype) * jnp.sum(
-      _softmax(beta * scores, others) * _softplus(scores), axis=-1
+def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
+  """Inner products ``[nodes, graphs]``; 0 of what does not count."""
+  if node_rows is None:
+    used = node_mask
+  else:
+    used = jnp.zeros(nodes.shape[:1], bool)
+    used = used.at[node_rows].max(node_mask, mode='drop')
+  scores = _cosine.inner_products(
+      _cosine.upcast(jnp.where(used[:, None], nodes, 0)),
+      _cosine.upcast(jnp.where(graph_mask[:, None], graphs, 0)),
   )
-  negative = jnp.sum(hard) / _at_least_one(others, scores.dtype)
-  own_scores, node_mask = _own_scores(scores, own)
-  positive = _mean(_softplus(own_scores), node_mask)
+  if node_rows is None:
+    return scores
+  return jnp.take(scores, node_rows, axis=0, mode='fill', fill_value=0)
+
+
+def _paper(scores, own, counts, graph_mask, beta, tau_plus):
+  others = graph_mask[None, :] & ~own
+  beta = _tilting.clipped_beta(beta, scores, _CLIP, others)
+  num_graphs = jnp.sum(graph_mask, dtype=jnp.int32)
+  # A lone graph is nobody's negative.
+  hard = jnp.where(num_graphs > 1, _tilted_softplus(beta, scores, others), 0)
+  negative = _mean(hard, counts)
+  own_scores = _own_scores(scores, own)
+  positive = _mean(_softplus(own_scores), counts)
   debiased = (negative - tau_plus * positive) / (1 - tau_plus)
-  return debiased + _mean(_softplus(-own_scores), node_mask) - 2 * _LOG2
+  return debiased + _mean(_softplus(-own_scores), counts) - 2 * _LOG2
 
 
-def _released(scores, own, counted, beta, tau_plus):
-  p, node_mask = _own_scores(scores, own)
-  q = jnp.where(counted & ~own, scores, 0)
+def _released(scores, own, counts, graph_mask, beta, tau_plus):
+  p = _own_scores(scores, own)
+  q = jnp.where(own, 0, scores)
   prior = tau_plus / (1 - tau_plus)
-  num_nodes = _at_least_one(node_mask, scores.dtype)
-  num_negatives = jnp.sum(counted & ~own, dtype=scores.dtype)
-  # Its positive term also sums sp(0) = log 2 over the negatives, masked to 0.
-  masked = prior * _LOG2 * (num_negatives / num_nodes)
+  num_graphs = jnp.sum(graph_mask, dtype=scores.dtype)
+  num_others = jnp.maximum(num_graphs - 1, 1)
   e_pos = _LOG2 - _softplus(-p) - prior * _softplus(p)
-  easy = (_softplus(q) - _LOG2) / (1 - tau_plus)
+  # Its positive term also sums sp(0) = log 2 over the negatives, masked to 0.
+  masked = prior * _LOG2 * (num_graphs - 1)
   # The sign is the released one: the more similar, the smaller the weight.
-  tilts = -_tilting.clipped_beta(beta, q, _CLIP, counted) * q
-  num_graphs = _row_counts(counted, scores.dtype)[:, None]
-  weights = num_graphs * _softmax(tilts, counted)
-  hard = weights * _softplus(q) / (1 - tau_plus) - _LOG2
+  tilt = -_tilting.clipped_beta(beta, q, _CLIP)
   # Its beta = 0 branch differs from the limit of the other by a constant.
-  e_neg = jnp.where(beta == 0, easy, hard)
-  e_neg = jnp.sum(jnp.where(counted, e_neg, 0))
-  negative = e_neg / jnp.maximum(num_negatives, 1)
-  return negative - (_mean(e_pos, node_mask) - masked)
+  offset = jnp.where(beta == 0, _LOG2 / (1 - tau_plus), _LOG2)
+  e_neg = _tilted_softplus(tilt, q, graph_mask[None, :]) / (1 - tau_plus)
+  negative = (num_graphs / num_others) * _mean(e_neg - offset, counts)
+  return negative - (_mean(e_pos, counts) - masked)
 
 
 def _own_scores(scores, own):
-  """The score of each node with its graph ``[nodes]``, and which nodes count.
+  """The score of each node with its graph ``[nodes]``.
 
   A node has one graph, so nothing is summed; softplus of all scores would cost
   a pass over the matrix.
   """
-  return jnp.sum(jnp.where(own, scores, 0), axis=1), jnp.any(own, axis=1)
+  return jnp.sum(jnp.where(own, scores, 0), axis=1)
+
+
+@jax.custom_jvp
+def _tilted_softplus(beta, scores, where):
+  r"""Means of softplus(T) over each row with weights e^{beta T}.
+
+  .. math::
+    m = \sum_G w_G \, sp(T_G), \quad w = softmax(\beta T), \qquad
+    dm = \sum_G w_G \bigl(\sigma(T_G) \, dT_G
+      + (sp(T_G) - m) \, d(\beta T_G)\bigr)
+
+  jax would find the same derivative in twice the passes over the matrix.
+  """
+  tilts, total = _tilts(beta, scores, where)
+  return jnp.sum(tilts * _softplus(scores), axis=-1) / total
+
+
+@_tilted_softplus.defjvp
+def _tilted_softplus_jvp(primals, tangents):
+  beta, scores, where = primals
+  d_beta, d_scores, _ = tangents
+  tilts, total = _tilts(beta, scores, where)
+  values = _softplus(scores)
+  mean = jnp.sum(tilts * values, axis=-1) / total
+  weights = tilts * (1 / total)[:, None]
+  excess = weights * (values - mean[:, None])
+  slopes = weights * jax.nn.sigmoid(scores) + beta * excess
+  return mean, (
+      jnp.sum(slopes * d_scores, axis=-1)
+      + jnp.sum(excess * scores, axis=-1) * d_beta
+  )
 
 
 @jax.custom_jvp
@@ -168,29 +229,19 @@ def _softplus_jvp(primals, tangents):
   return _softplus(x), jax.nn.sigmoid(x) * dx
 
 
-def _softmax(logits, where):
-  """softmax over the last axis; 0 in a row that keeps nothing."""
-  logits = jnp.where(where, logits, -jnp.inf)
-  peak = jnp.max(logits, axis=-1, keepdims=True)
-  peak = stop_gradient(jnp.where(jnp.isneginf(peak), 0, peak))
-  tilts = jnp.where(where, jnp.exp(jnp.where(where, logits - peak, 0)), 0)
-  total = jnp.sum(tilts, axis=-1, keepdims=True)
-  return tilts / jnp.where(total == 0, 1, total)
+def _tilts(beta, scores, where):
+  """What softmax(beta T) is proportional to, and its sums."""
+  # Apart from what follows: on CPU, loops with a mask in them are several times
+  # slower, and each of the sums would have its own.
+  logits = optimization_barrier(jnp.where(where, beta * scores, _NEVER))
+  peak = stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+  tilts = optimization_barrier(jnp.exp(logits - peak))
+  return tilts, jnp.sum(tilts, axis=-1)
 
 
-def _mean(values, where):
-  return jnp.sum(jnp.where(where, values, 0)) / _at_least_one(
-      where, values.dtype
-  )
-
-
-def _row_counts(where, dtype):
-  return jnp.sum(where, axis=-1, dtype=dtype)
-
-
-def _at_least_one(where, dtype):
-  """The number of entries kept, or 1 so that nothing is divided by 0."""
-  return jnp.maximum(jnp.sum(where, dtype=dtype), 1)
+def _mean(values, counts):
+  """The mean of values, each as often as counted; 0 of none."""
+  return jnp.sum(counts * values) / jnp.maximum(jnp.sum(counts), 1)
 
 
 def _read_mask(name, mask, rows):
@@ -208,16 +259,24 @@ def _check_ids(ids, node_mask, graph_mask):
     return
   ids, node_mask, graph_mask = map(np.asarray, arrays)
   num_graphs = graph_mask.shape[0]
-  outside = ids[node_mask & ((ids < 0) | (ids >= num_graphs))]
-  if outside.size:
-    raise ValueError(
-        f'graph_ids must be in [0, {num_graphs}), the rows of '
-        f'graph_embeddings; got {outside[0]}. Drop padding by node_mask.'
-    )
+  _check_indices('graph_ids', ids, node_mask, 'graph_embeddings', num_graphs)
   nodes = np.bincount(ids[node_mask], minlength=num_graphs)
   empty = np.flatnonzero(graph_mask & (nodes == 0))
   if empty.size:
     raise ValueError(
         f'graph_ids gives graph {empty[0]} no node; drop empty graphs by '
         'graph_mask.'
+    )
+
+
+def _check_indices(name, indices, node_mask, array_name, length):
+  """Refuses known indices of nodes that point outside of an array."""
+  if any(isinstance(x, jax.core.Tracer) for x in (indices, node_mask)):
+    return
+  indices = np.asarray(indices)
+  outside = indices[node_mask & ((indices < 0) | (indices >= length))]
+  if outside.size:
+    raise ValueError(
+        f'{name} must be in [0, {length}), the rows of {array_name}; got '
+        f'{outside[0]}. Drop padding by node_mask.'
     )

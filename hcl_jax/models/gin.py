@@ -54,7 +54,7 @@ class Gin(nn.Module):
       x = nn.relu(_linear(x, self.width, f'hidden_{k}'))
       x = nn.relu(_linear(x, self.width, f'out_{k}'))
       norm = norms.BatchNorm(name=f'norm_{k}')
-      x = norm(x, train=train, where=batch.node_mask)
+      x = norm(x, train=train, counts=batch.node_counts)
       layers.append(x)
     nodes = jnp.concatenate(layers, axis=-1)
     return nodes, graphs.sum_nodes(batch, nodes)

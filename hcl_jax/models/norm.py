@@ -45,7 +45,7 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x: jax.Array, *, train: bool, where: jax.Array | None = None
+      self, x: jax.Array, *, train: bool, counts: jax.Array | None = None
   ) -> jax.Array:
     """Normalises the last axis of ``x [batch, ..., channels]``.
 
@@ -53,15 +53,16 @@ class BatchNorm(nn.Module):
       x: what to normalise.
       train: by the statistics of the batch, which the running ones follow;
         otherwise by the running ones.
-      where: rows that count, boolean ``[batch]``, for ``x [batch, channels]``;
-        the others may hold anything and enter no statistic.
+      counts: how many rows each row of ``x [batch, channels]`` stands for,
+        ``[batch]``; one that stands for 0 may hold anything and enters no
+        statistic.
 
     Returns:
       An array of the shape of ``x``.
     """
-    if where is not None:
-      _check_mask(x, where, self.splits)
-      x = jnp.where(where[:, None], x, 0)
+    if counts is not None:
+      _check_counts(x, counts, self.splits)
+      x = jnp.where(counts[:, None] > 0, x, 0)
     channels = x.shape[-1]
     scale = self.param('scale', nn.initializers.ones, (channels,))
     bias = self.param('bias', nn.initializers.zeros, (channels,))
@@ -73,12 +74,12 @@ class BatchNorm(nn.Module):
       y = _affine(rows, mean, var, scale, bias, self.epsilon)
     else:
       axis_name = None if self.is_initializing() else self.axis_name
-      if where is None:
+      if counts is None:
         y, mean, var, count = _normalize_parts(
             x, scale, bias, self.epsilon, axis_name, self.splits
         )
       else:
-        mean, var, count = _masked_statistics(x, where, axis_name)
+        mean, var, count = _counted_statistics(x, counts, axis_name)
         y = _affine(x, mean, var, scale, bias, self.epsilon)
       if not self.is_initializing():
         running_mean.value = self._follow(running_mean.value, mean)
@@ -144,32 +145,32 @@ def _statistics(rows, axis_name):
   return mean, jnp.mean(variances + jnp.square(means - mean[None]), axis=0)
 
 
-def _masked_statistics(rows, where, axis_name):
-  """As _statistics, of the rows that count, and how many these are."""
+def _counted_statistics(rows, counts, axis_name):
+  """As _statistics, of rows that stand for several, and of how many in all."""
   # Row i is added to lane i mod 64, one after the other: more rows of 0 change
   # no bit, as they would in a sum that is divided up by its length.
   lanes = jnp.arange(rows.shape[0], dtype=jnp.int32) % _LANES
+  counts = counts.astype(jnp.float32)[:, None]
 
   def total(values):
-    values = jnp.where(where[:, None], values, 0)
-    values = jax.ops.segment_sum(values, lanes, _LANES)
+    values = jax.ops.segment_sum(counts * values, lanes, _LANES)
     total = jnp.sum(values, axis=0, keepdims=True)
     return total if axis_name is None else jax.lax.psum(total, axis_name)
 
   rows = rows.astype(jnp.float32)
-  count = jnp.maximum(total(jnp.ones_like(rows[:, :1])), 1)
+  count = jnp.maximum(total(jnp.ones_like(counts)), 1)
   mean = total(rows) / count
   return mean, total(jnp.square(rows - mean)) / count, count
 
 
-def _check_mask(x, where, splits):
-  if x.ndim != 2 or where.shape != x.shape[:1]:
+def _check_counts(x, counts, splits):
+  if x.ndim != 2 or counts.shape != x.shape[:1]:
     raise ValueError(
-        'where must have a value for each row of x [batch, channels]; got '
-        f'shapes {where.shape} and {x.shape}.'
+        'counts must have a value for each row of x [batch, channels]; got '
+        f'shapes {counts.shape} and {x.shape}.'
     )
   if splits > 1:
-    raise ValueError(f'where does not go with splits={splits}; leave out one.')
+    raise ValueError(f'counts does not go with splits={splits}; leave out one.')
 
 
 def _count(rows, axis_name):
@@ -178,7 +179,7 @@ def _count(rows, axis_name):
 
 
 def _unbias(var, count):
-  if isinstance(count, jax.Array):  # of rows that a mask leaves
+  if isinstance(count, jax.Array):  # that counts add up to
     return var * (count / jnp.maximum(count - 1, 1))
   if count < 2:
     raise ValueError(

@@ -81,8 +81,9 @@ class InfoGraph:
         beta=self.beta(step),
         tau_plus=self.tau_plus,
         variant=self.variant,
-        node_mask=batch.node_mask,
         graph_mask=batch.graph_mask,
+        node_rows=batch.members,
+        node_counts=batch.member_counts,
     )
     if logits is None:
       return loss

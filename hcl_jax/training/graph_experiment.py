@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import functools
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from hcl_jax import data as data_lib
 from hcl_jax.tasks import infograph
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import graph_readout
+from hcl_jax.training import grid
 from hcl_jax.training import limits
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import state as state_lib
@@ -78,7 +80,10 @@ class GraphExperiment(NamedTuple):
 
   def make_step(self) -> step_lib.Step:
     """The function that trains on one batch."""
-    return step_lib.make_step(self.rules(), devices=self.devices)
+    step = step_lib.map_lone(
+        functools.partial(take_step, self), self.devices[0]
+    )
+    return functools.partial(step, grid.knobs(self.config))
 
   def batches(
       self, first_step: int, num_steps: int
@@ -103,6 +108,39 @@ class GraphExperiment(NamedTuple):
     )
 
 
+def take_step(
+    experiment: GraphExperiment,
+    knobs: dict[str, jax.Array],
+    state: state_lib.TrainState,
+    batch: dict[str, jax.Array],
+) -> tuple[state_lib.TrainState, step_lib.Metrics]:
+  """A step of a run whose knobs are arguments.
+
+  They are so in a run by itself too: a constant would be compiled to other
+  rounding, and small differences grow, so no run of a sweep would be the run
+  that its values describe.
+
+  Args:
+    experiment: all else.
+    knobs: as of :func:`grid.knobs`.
+    state: before the step.
+    batch: fields of a batch.
+
+  Returns:
+    The state after the step, and metrics.
+  """
+  traced = with_knobs(experiment, knobs)
+  return step_lib.lone_step(traced.rules(), state, batch)
+
+
+def with_knobs(
+    experiment: GraphExperiment, knobs: dict[str, jax.Array]
+) -> GraphExperiment:
+  """The experiment with other, perhaps traced, values of some fields."""
+  config = grid.with_values(experiment.config, knobs)
+  return assemble(config, experiment.graphs, experiment.epoch)
+
+
 def prepare(config: ml_collections.ConfigDict) -> GraphExperiment:
   """Opens the data of a checked configuration; writes nothing of a run."""
   if jax.process_count() > 1:
@@ -114,6 +152,7 @@ def prepare(config: ml_collections.ConfigDict) -> GraphExperiment:
       config.data.name, data_dir=config.data.dir or None
   )
   limits.check_graphs(config, graphs.labels)
+  graphs = graphs.coloured(config.model.num_layers)
   epoch = data_lib.GraphBatches(
       graphs, seed=config.seed, batch_size=config.data.batch_size
   )

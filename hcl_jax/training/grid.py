@@ -10,6 +10,7 @@ from typing import Any
 from typing import NamedTuple
 
 import ml_collections
+import numpy as np
 
 from hcl_jax.training import limits
 
@@ -51,6 +52,23 @@ class Member(NamedTuple):
   def words(self) -> str:
     """The values, to show."""
     return ', '.join(f'{field}={x}' for field, x in self.values.items())
+
+
+def knobs(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
+  """The values of ``TRACED`` fields that are numbers, by name.
+
+  Args:
+    config: has the fields.
+
+  Returns:
+    Scalars, int32 the seed and float32 the others.
+  """
+  values = {field: get(config, field) for field in TRACED}
+  return {
+      field: np.asarray(value, np.int32 if field == 'seed' else np.float32)
+      for field, value in values.items()
+      if value is not None
+  }
 
 
 def read_flags(
