@@ -99,7 +99,7 @@ def read_config(
   """
   sweep = config.get('sweep', ml_collections.ConfigDict())
   fields = {}
-  for field in _fields(sweep):
+  for field in leaves(sweep):
     name, values = f'config.sweep.{field}', get(sweep, field)
     kind = _scalar_type(config, field, name)
     if not isinstance(values, tuple) or not all(_fits(kind, x) for x in values):
@@ -195,7 +195,7 @@ def expand(
         f'the sweep would have {count} members, more than {_MAX_MEMBERS}; give '
         'fewer values.'
     )
-  common = _without_sweep(config)
+  common = without_sweep(config)
   members = []
   for number, combination in enumerate(itertools.product(*fields.values())):
     values = dict(zip(fields, combination, strict=True))
@@ -238,7 +238,22 @@ def get(config: ml_collections.ConfigDict, field: str) -> Any:
   return config
 
 
-def _without_sweep(config):
+def leaves(config: ml_collections.ConfigDict, prefix: str = '') -> list[str]:
+  """Dotted names of all fields."""
+  names = []
+  for name in config:
+    value = config[name]
+    if isinstance(value, ml_collections.ConfigDict):
+      names += leaves(value, f'{prefix}{name}.')
+    else:
+      names.append(prefix + name)
+  return names
+
+
+def without_sweep(
+    config: ml_collections.ConfigDict,
+) -> ml_collections.ConfigDict:
+  """A copy of a configuration that has nothing to sweep."""
   copy = config.copy_and_resolve_references()
   with copy.unlocked():
     if 'sweep' in copy:
@@ -247,7 +262,7 @@ def _without_sweep(config):
 
 
 def _scalar_type(config, field, name):
-  names = [x for x in _fields(config) if not x.startswith('sweep.')]
+  names = leaves(without_sweep(config))
   if field not in names:
     near = difflib.get_close_matches(field, names, n=1)
     hint = f' Did you mean {near[0]}?' if near else ''
@@ -261,17 +276,6 @@ def _scalar_type(config, field, name):
         f'this field holds a {kind.__name__}.'
     )
   return kind
-
-
-def _fields(config, prefix=''):
-  names = []
-  for name in config:
-    value = config[name]
-    if isinstance(value, ml_collections.ConfigDict):
-      names += _fields(value, f'{prefix}{name}.')
-    else:
-      names.append(prefix + name)
-  return names
 
 
 def _fits(kind, value):
