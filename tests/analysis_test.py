@@ -188,9 +188,9 @@ class _FolderTestCase(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    root = tempfile.TemporaryDirectory()
-    self.addCleanup(root.cleanup)
-    self.root = pathlib.Path(root.name)
+    self.root = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
 
   def _write_sweep(self, name, fields, failed=(), **changes):
     """A finished sweep, whose accuracies count members in thousandths."""
