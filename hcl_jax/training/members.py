@@ -22,7 +22,6 @@ from hcl_jax.training import graph_readout
 from hcl_jax.training import grid
 from hcl_jax.training import limits
 from hcl_jax.training import readout
-from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 # Of one call of a compiled function; more would delay signals and progress.
@@ -206,14 +205,8 @@ class Group:
     return graph_experiment.assemble(config, self._graphs, epoch)
 
   def _create_state(self, knobs):
-    experiment = self._experiment(knobs)
-    return state_lib.create(
-        experiment.task,
-        experiment.optimizer,
-        self._graphs.batch([0])._asdict(),
-        seed=knobs['seed'],
-        with_ema=self._config.optimizer.ema_decay > 0,
-    )
+    rules = self._experiment(knobs).rules()
+    return rules.create_state(self._graphs.batch([0])._asdict())
 
   def _take_step(self, knobs, state, batch):
     state, metrics = step_lib.lone_step(
