@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results for people and programs: aligned tables, and JSON written whole."""
 
+from collections.abc import Sequence
 import json
 import os
+import statistics
 from typing import Any
 
 
@@ -27,6 +29,38 @@ def number(value: float | None, digits: int) -> str:
 def percent(value: float | None) -> str:
   """A share as a percentage, or a dash."""
   return '-' if value is None else f'{value:.2%}'
+
+
+def spread(values: Sequence[float]) -> str:
+  """Mean and standard deviation of shares, in per cent: 86.71 ± 1.25.
+
+  Of one value there is no deviation, and of none a dash.
+  """
+  if not len(values):
+    return '-'
+  mean = f'{100 * statistics.fmean(values):.2f}'
+  if len(values) == 1:
+    return mean
+  return f'{mean} ± {100 * statistics.stdev(values):.2f}'
+
+
+def markdown_table(
+    header: list[str], lines: list[list[str]], *, words: int = 1
+) -> str:
+  """A table in Markdown.
+
+  Args:
+    header: names of the columns.
+    lines: cells.
+    words: how many columns go to the left; the others go to the right.
+
+  Returns:
+    The table, without a line break at its end.
+  """
+  rule = ['---'] * words + ['---:'] * (len(header) - words)
+  return '\n'.join(
+      f'| {" | ".join(line)} |' for line in [header, rule, *lines]
+  )
 
 
 def score_table(rows: dict[str, dict[str, float]]) -> str:

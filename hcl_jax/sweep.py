@@ -3,9 +3,12 @@
 
   python -m hcl_jax.sweep --config=configs/graphs.py:MUTAG --workdir=DIR \\
       --sweep.loss.beta=0,1,2,10 --sweep.seed=0:10 [--config.loss.variant=...]
+  python -m hcl_jax.sweep --config=configs/graphs.py:all --workdir=DIR
 
-Writes DIR/results.csv, a line for each member, and DIR/results.md, means and
-deviations over seeds. The same command continues a sweep that was stopped.
+A configuration may have values to sweep itself, as the second one has; flags
+replace them. DIR gets results.csv, a line for each member, and results.md,
+means and deviations over seeds. The same command continues a sweep that was
+stopped.
 """
 
 import os
@@ -43,7 +46,7 @@ def main(arguments: list[str]) -> int:
   workdir = pathlib.Path(_WORKDIR.value)
   try:
     config = _CONFIG.value  # reads the file
-    fields = grid.read_flags(config, arguments)
+    fields = grid.read_fields(config, arguments)
     if config.task == 'infograph':
       _use_all_cores()
     sweep = sweeping.Sweep(

@@ -87,7 +87,10 @@ class GinTest(parameterized.TestCase):
         variables, graphs, _ROWS, train, num_layers
     )
     np.testing.assert_allclose(
-        nodes[batch.node_counts > 0], np.concatenate(expected), rtol=1e-4, atol=1e-4
+        nodes[batch.node_counts > 0],
+        np.concatenate(expected),
+        rtol=1e-4,
+        atol=1e-4,
     )
     np.testing.assert_allclose(
         pooled[:4], expected_pooled, rtol=1e-4, atol=1e-4

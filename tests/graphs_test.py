@@ -97,7 +97,8 @@ class SumsTest(parameterized.TestCase):
     np.testing.assert_array_equal(nodes[7:], 0)
 
   def test_padded_edges_alone(self):
-    batch = _batch(graphs.Padding(7, 16, 7, 2))  # no node of padding to point to
+    # No node of padding to point to.
+    batch = _batch(graphs.Padding(7, 16, 7, 2))
     np.testing.assert_array_equal(
         graphs.sum_neighbours(batch, batch.nodes),
         graphs.sum_neighbours(_batch(), batch.nodes),

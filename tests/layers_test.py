@@ -26,7 +26,7 @@ _LAYERS = {
     'train': 4, 'evaluate': 4, 'prepare': 4, 'analyze': 4, 'sweep': 4,
     'bench': 4,
 }  # fmt: skip
-_SIBLINGS = {('schedules', 'losses')}
+_SIBLINGS = {('schedules', 'losses'), ('analysis', 'reporting')}
 _HEAVY = (
     'flax', 'optax', 'orbax', 'tensorflow', 'tensorflow_datasets', 'grain',
     'sklearn', 'matplotlib', 'chex', 'absl', 'ml_collections', 'torch',
@@ -90,6 +90,20 @@ class LayersTest(parameterized.TestCase):
         [sys.executable, '-c', script], capture_output=True, text=True
     )
     self.assertEqual(done.returncode, 0, done.stderr)
+
+  def test_one_file_imports_matplotlib(self):
+    files = [
+        str(path.relative_to(_ROOT))
+        for path in _sources()
+        if any(x.split('.')[0] == 'matplotlib' for x in _imports(path))
+    ]
+    self.assertEqual(files, ['analysis/plots.py'])
+    script = (
+        'import sys, hcl_jax.analysis\n'
+        'sys.exit("matplotlib" in sys.modules)\n'
+    )
+    done = subprocess.run([sys.executable, '-c', script])
+    self.assertEqual(done.returncode, 0)
 
   def test_the_oracle_is_independent(self):
     path = pathlib.Path(__file__).parent / 'reference.py'

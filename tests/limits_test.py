@@ -12,6 +12,7 @@ from hcl_jax.data.builders.tu_graphs import published
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import infograph
 from hcl_jax.training import config as config_lib
+from hcl_jax.training import grid
 from hcl_jax.training import limits
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'
@@ -81,6 +82,28 @@ class GraphsTest(parameterized.TestCase):
     limits.check(config)
     self.assertEqual(config.data.name, name)
     infograph.create(config, total_steps=10, steps_per_epoch=5)
+
+  def test_the_whole_table(self):
+    config = _get_config('graphs')('all')
+    config.lock()  # as the flag does
+    members = grid.expand(config, grid.read_fields(config, []))
+    self.assertLen(members, 8 * 2 * 4 * 10)
+    groups = [
+        (group[0].config.data.name, group[0].config.loss.variant)
+        for group in grid.groups(members)
+    ]
+    by_size = ['MUTAG', 'PTC_MR', 'IMDB-MULTI', 'ENZYMES', 'IMDB-BINARY',
+               'PROTEINS', 'DD', 'REDDIT-BINARY']  # fmt: skip
+    self.assertEqual(
+        groups,
+        [(name, x) for name in by_size for x in ('paper', 'released')],
+    )
+    fields = grid.read_fields(
+        config, ['--sweep.data.name=DD', '--sweep.seed=0:2']
+    )
+    self.assertLen(grid.expand(config, fields), 2 * 4 * 2)
+    with self.assertRaisesRegex(ValueError, 'python -m hcl_jax.sweep takes'):
+      limits.check(config)
 
   def test_unknown_collections_are_refused(self):
     with self.assertRaisesRegex(ValueError, "one of MUTAG.*; got 'MUTGA'"):

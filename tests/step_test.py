@@ -95,6 +95,25 @@ class DevicesTest(parameterized.TestCase):
     chex.assert_shape(state.step, ())
 
 
+class RulesTest(absltest.TestCase):
+
+  def test_seed_and_average_are_those_of_the_configuration(self):
+    config = config_lib.image_config()
+    config.seed = 3
+    task, optimizer, rows = tiny.simclr_task(), optax.sgd(0.1), tiny.batch(2)
+    states = []
+    for decay in (0.0, 0.5):
+      config.optimizer.ema_decay = decay
+      rules = step_lib.configured_rules(task, optimizer, config)
+      self.assertEqual((rules.seed, rules.ema_decay), (3, decay))
+      states.append(rules.create_state(rows))
+    plain, averaged = states
+    expected = state_lib.create(task, optimizer, rows, seed=3)
+    chex.assert_trees_all_equal(plain, expected)
+    self.assertIsNone(plain.ema_params)
+    chex.assert_trees_all_equal(averaged.ema_params, averaged.params)
+
+
 class ChunksTest(parameterized.TestCase):
 
   @parameterized.parameters((1, 2), (2, 4))

@@ -83,7 +83,8 @@ class GridTest(parameterized.TestCase):
       ('--sweep.optimizer.decay_vectors=2', "true, false between.*got '2'"),
       ('--sweep.loss.beta=', "got ''"),
       ('--sweep.loss.beta=1,,2', "got ''"),
-      ('--sweep.seed=3:3', 'seed=3:3 has no values'),
+      ('--sweep.seed=3:3', 'seed: 3:3 has no values'),
+      ('--sweep.seed=1,3:3', 'seed: 3:3 has no values'),
       ('--sweep.seed=1,0:2', 'has the value 1 twice'),
       ('--sweep.seed=0:9999999', 'too many values'),
       ('--sweep.evaluate.protocols=svm', 'this field holds a tuple'),
@@ -94,9 +95,45 @@ class GridTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       grid.read_flags(_config(), [argument])
 
-  def test_flags_are_needed_once(self):
+  def test_a_configuration_has_values_that_flags_replace(self):
+    config = _config()
+    config.sweep = {
+        'seed': (0, 1),
+        'loss': {'beta': (0, 2), 'variant': ('paper',)},
+    }
+    fields = grid.read_fields(
+        config, ['--sweep.loss.beta=4', '--sweep.model.width=3']
+    )
+    self.assertEqual(
+        list(fields.items()),
+        [('loss.beta', (4.0,)), ('loss.variant', ('paper',)), ('seed', (0, 1)),
+         ('model.width', (3,))],
+    )  # fmt: skip
+    beta = grid.read_fields(config, [])['loss.beta']
+    self.assertEqual(list(map(type, beta)), [float, float])
+    for member in grid.expand(config, fields):
+      self.assertNotIn('sweep', member.config)
+    self.assertIn('sweep', config)
+
+  @parameterized.parameters(
+      ({'loss': {'bta': (1,)}}, 'config.sweep.loss.bta: .*mean loss.beta'),
+      ({'seed': ()}, 'config.sweep.seed has no values'),
+      ({'seed': (1, 2, 1)}, 'config.sweep.seed has the value 1 twice'),
+      ({'seed': 3}, 'sweep.seed must be a tuple of whole numbers, got 3'),
+      ({'seed': (0.5,)}, r'a tuple of whole numbers, got \(0.5,\)'),
+      ({'data': {'name': (1,)}}, 'sweep.data.name must be a tuple of words'),
+      ({'evaluate': {'protocols': ('svm',)}}, 'this field holds a tuple'),
+      ({'sweep': {'seed': (0,)}}, 'config.sweep.sweep.seed: no such field'),
+  )
+  def test_what_a_configuration_cannot_sweep(self, sweep, message):
+    config = _config()
+    config.sweep = sweep
+    with self.assertRaisesRegex(ValueError, message):
+      grid.read_fields(config, [])
+
+  def test_values_are_needed_once(self):
     with self.assertRaisesRegex(ValueError, 'nothing to sweep'):
-      grid.read_flags(_config(), [])
+      grid.read_fields(_config(), [])
     with self.assertRaisesRegex(ValueError, 'sweep.seed is given twice'):
       grid.read_flags(_config(), ['--sweep.seed=1', '--sweep.seed=2'])
 
@@ -316,6 +353,10 @@ class RunTest(_SweepTestCase):
     ):
       with self.assertRaisesRegex(workdir_lib.ConfigMismatch, message):
         sweeping.Sweep(_config(**changed), fields).run(workdir)
+    self.assertEqual((workdir / 'config.json').read_bytes(), before)
+    config = _config()
+    config.sweep = {'seed': (0,), 'loss': {'beta': (0,)}}  # one that flags gave
+    sweeping.Sweep(config, {'seed': (0,)}).run(workdir)
     self.assertEqual((workdir / 'config.json').read_bytes(), before)
     path = workdir / 'members' / '0000.json'
     path.write_text('{')  # damaged

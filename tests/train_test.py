@@ -55,6 +55,8 @@ class CommandTest(parameterized.TestCase):
       ('impossible', ['--config.loss.beta=-1'], 'loss.beta must be >= 0'),
       ('no_data', ['--config.data.name=cifar10'],
        'hcl_jax.prepare --dataset=cifar10'),
+      ('a_sweep', ['--config=configs/graphs.py:all'],
+       r'config.sweep has .*data, loss, seed.* python -m hcl_jax.sweep'),
       ('no_file', ['--config=configs/nothing.py'], 'configs/nothing.py'),
   )  # fmt: skip
   def test_errors_of_use_are_one_line_and_write_nothing(self, flags, message):

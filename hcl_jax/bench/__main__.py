@@ -5,12 +5,14 @@ from hcl_jax import command
 from hcl_jax.bench import augment
 from hcl_jax.bench import graph
 from hcl_jax.bench import loss
+from hcl_jax.bench import sweep
 from hcl_jax.bench import train
 
 _COMMANDS = {
     'augment': augment.command,
     'graph': graph.command,
     'loss': loss.command,
+    'sweep': sweep.command,
     'train': train.command,
 }
 

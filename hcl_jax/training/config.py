@@ -175,6 +175,16 @@ MAY_CHANGE = (
     'evaluate',
 )
 
+# A continued sweep may differ in these; scores of all members are by the same
+# evaluation.
+SWEEP_MAY_CHANGE = (
+    'data.dir',
+    'data.max_gib_in_memory',
+    'train.checkpoint_every_epochs',
+    'train.keep_checkpoints',
+    'evaluate.workers',
+)
+
 
 def set_variant(config: ml_collections.ConfigDict, variant: str) -> None:
   """Turns a hard configuration into a baseline: numbers, not another loss.

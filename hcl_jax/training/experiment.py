@@ -58,22 +58,12 @@ class Experiment(NamedTuple):
 
   def create_state(self) -> state_lib.TrainState:
     """The state before the first step, on every local device."""
-    state = state_lib.create(
-        self.task,
-        self.optimizer,
-        {'image': self.train.rows(np.zeros(1, np.int32))},
-        seed=self.config.seed,
-        with_ema=self.config.optimizer.ema_decay > 0,
-    )
+    rows = {'image': self.train.rows(np.zeros(1, np.int32))}
+    state = self.rules().create_state(rows)
     return jax.device_put(state, state_lib.replicated())
 
   def rules(self) -> step_lib.Rules:
-    return step_lib.Rules(
-        self.task,
-        self.optimizer,
-        self.config.seed,
-        self.config.optimizer.ema_decay,
-    )
+    return step_lib.configured_rules(self.task, self.optimizer, self.config)
 
   def make_step(self) -> step_lib.Step:
     """The function that trains on one batch."""

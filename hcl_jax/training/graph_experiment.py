@@ -61,22 +61,11 @@ class GraphExperiment(NamedTuple):
 
   def create_state(self) -> state_lib.TrainState:
     """The state before the first step."""
-    state = state_lib.create(
-        self.task,
-        self.optimizer,
-        self.graphs.batch([0])._asdict(),
-        seed=self.config.seed,
-        with_ema=self.config.optimizer.ema_decay > 0,
-    )
+    state = self.rules().create_state(self.graphs.batch([0])._asdict())
     return jax.device_put(state, state_lib.replicated(self.devices))
 
   def rules(self) -> step_lib.Rules:
-    return step_lib.Rules(
-        self.task,
-        self.optimizer,
-        self.config.seed,
-        self.config.optimizer.ema_decay,
-    )
+    return step_lib.configured_rules(self.task, self.optimizer, self.config)
 
   def make_step(self) -> step_lib.Step:
     """The function that trains on one batch."""
@@ -130,7 +119,9 @@ def take_step(
     The state after the step, and metrics.
   """
   traced = with_knobs(experiment, knobs)
-  return step_lib.lone_step(traced.rules(), state, batch)
+  # optax raises traced decays to whole powers, which may be forbidden.
+  with jax.numpy_dtype_promotion('standard'):
+    return step_lib.lone_step(traced.rules(), state, batch)
 
 
 def with_knobs(

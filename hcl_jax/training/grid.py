@@ -30,6 +30,12 @@ TRACED = (
 _RANGE = re.compile(r'(-?\d+):(-?\d+)')
 _MAX_MEMBERS = 100_000
 _BOOLEANS = {'true': True, 'false': False}
+_WISHES = {
+    int: 'whole numbers',
+    float: 'numbers',
+    bool: 'true, false',
+    str: 'words',
+}
 
 
 class Member(NamedTuple):
@@ -71,6 +77,58 @@ def knobs(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
   }
 
 
+def read_fields(
+    config: ml_collections.ConfigDict, arguments: Sequence[str]
+) -> dict[str, tuple[Any, ...]]:
+  """What to sweep: ``config.sweep``, with the values of flags in its place.
+
+  Args:
+    config: has the fields and, if it likes, a ``sweep`` with values of some.
+    arguments: each ``'--sweep.FIELD=values'``.
+
+  Returns:
+    The values, by the name of the field.
+
+  Raises:
+    ValueError: values do not fit their field, or there are none at all.
+  """
+  fields = read_config(config) | read_flags(config, arguments)
+  if not fields:
+    raise ValueError(
+        'nothing to sweep; give --sweep.FIELD=values, as --sweep.seed=0:10.'
+    )
+  return fields
+
+
+def read_config(
+    config: ml_collections.ConfigDict,
+) -> dict[str, tuple[Any, ...]]:
+  """Values of fields, as the configuration itself gives them.
+
+  Args:
+    config: ``config.sweep.loss.beta`` has the values of ``config.loss.beta``,
+      and so on. There need not be any.
+
+  Returns:
+    The values, by the name of the field.
+
+  Raises:
+    ValueError: there is no such field, or values do not fit it.
+  """
+  sweep = config.get('sweep', ml_collections.ConfigDict())
+  fields = {}
+  for field in leaves(sweep):
+    name, values = f'config.sweep.{field}', get(sweep, field)
+    kind = _scalar_type(config, field, name)
+    if not isinstance(values, tuple) or not all(_fits(kind, x) for x in values):
+      raise ValueError(
+          f'{name} must be a tuple of {_WISHES[kind]}, got {values!r}.'
+      )
+    fields[field] = tuple(map(kind, values))
+    _check_values(name, fields[field])
+  return fields
+
+
 def read_flags(
     config: ml_collections.ConfigDict, arguments: Sequence[str]
 ) -> dict[str, tuple[Any, ...]]:
@@ -96,10 +154,6 @@ def read_flags(
     if field in fields:
       raise ValueError(f'--sweep.{field} is given twice.')
     fields[field] = read_values(config, field, text)
-  if not fields:
-    raise ValueError(
-        'nothing to sweep; give --sweep.FIELD=values, as --sweep.seed=0:10.'
-    )
   return fields
 
 
@@ -119,24 +173,23 @@ def read_values(
   Raises:
     ValueError: there is no such field, or the text does not fit it.
   """
-  kind = _scalar_type(config, field)
+  name = f'--sweep.{field}'
+  kind = _scalar_type(config, field, name)
   values = []
   for word in text.split(','):
     found = _RANGE.fullmatch(word.strip())
     if found and kind in (int, float):
       low, high = map(int, found.groups())
       if high - low > _MAX_MEMBERS:
-        raise ValueError(f'--sweep.{field}: {word} has too many values.')
+        raise ValueError(f'{name}: {word} has too many values.')
+      if low >= high:
+        raise ValueError(
+            f'{name}: {word} has no values; a:b goes from a up to b - 1.'
+        )
       values += map(kind, range(low, high))
     else:
-      values.append(_convert(field, kind, word.strip()))
-  if not values:
-    raise ValueError(
-        f'--sweep.{field}={text} has no values; a:b goes from a up to b - 1.'
-    )
-  twice = [x for i, x in enumerate(values) if x in values[:i]]
-  if twice:
-    raise ValueError(f'--sweep.{field}={text} has the value {twice[0]} twice.')
+      values.append(_convert(name, kind, word.strip()))
+  _check_values(name, values)
   return tuple(values)
 
 
@@ -146,7 +199,7 @@ def expand(
   """All combinations, the last field changing fastest.
 
   Args:
-    config: what the members have in common.
+    config: what the members have in common; ``sweep`` is not theirs.
     fields: values by the name of the field.
 
   Returns:
@@ -160,10 +213,11 @@ def expand(
         f'the sweep would have {count} members, more than {_MAX_MEMBERS}; give '
         'fewer values.'
     )
+  common = without_sweep(config)
   members = []
   for number, combination in enumerate(itertools.product(*fields.values())):
     values = dict(zip(fields, combination, strict=True))
-    member = Member(number, values, with_values(config, values))
+    member = Member(number, values, with_values(common, values))
     limits.check(member.config)
     members.append(member)
   return members
@@ -202,42 +256,64 @@ def get(config: ml_collections.ConfigDict, field: str) -> Any:
   return config
 
 
-def _scalar_type(config, field):
-  names = _fields(config)
-  if field not in names:
-    near = difflib.get_close_matches(field, names, n=1)
-    hint = f' Did you mean {near[0]}?' if near else ''
-    raise ValueError(f'--sweep.{field}: no such field of the config.{hint}')
-  *path, name = field.split('.')
-  parent = get(config, '.'.join(path)) if path else config
-  kind = parent.get_type(name)
-  if kind not in (int, float, bool, str):
-    raise ValueError(
-        f'--sweep.{field}: only a number, a word or a truth value can be '
-        f'swept, and this field holds a {kind.__name__}.'
-    )
-  return kind
-
-
-def _fields(config, prefix=''):
+def leaves(config: ml_collections.ConfigDict, prefix: str = '') -> list[str]:
+  """Dotted names of all fields."""
   names = []
   for name in config:
     value = config[name]
     if isinstance(value, ml_collections.ConfigDict):
-      names += _fields(value, f'{prefix}{name}.')
+      names += leaves(value, f'{prefix}{name}.')
     else:
       names.append(prefix + name)
   return names
 
 
-def _convert(field, kind, word):
+def without_sweep(
+    config: ml_collections.ConfigDict,
+) -> ml_collections.ConfigDict:
+  """A copy of a configuration that has nothing to sweep."""
+  copy = config.copy_and_resolve_references()
+  with copy.unlocked():
+    if 'sweep' in copy:
+      del copy['sweep']
+  return copy
+
+
+def _scalar_type(config, field, name):
+  names = leaves(without_sweep(config))
+  if field not in names:
+    near = difflib.get_close_matches(field, names, n=1)
+    hint = f' Did you mean {near[0]}?' if near else ''
+    raise ValueError(f'{name}: no such field of the config.{hint}')
+  *path, last = field.split('.')
+  parent = get(config, '.'.join(path)) if path else config
+  kind = parent.get_type(last)
+  if kind not in _WISHES:
+    raise ValueError(
+        f'{name}: only a number, a word or a truth value can be swept, and '
+        f'this field holds a {kind.__name__}.'
+    )
+  return kind
+
+
+def _fits(kind, value):
+  return type(value) in ((int, float) if kind is float else (kind,))
+
+
+def _check_values(name, values):
+  if not values:
+    raise ValueError(f'{name} has no values; give one or more.')
+  twice = [x for i, x in enumerate(values) if x in values[:i]]
+  if twice:
+    raise ValueError(f'{name} has the value {twice[0]} twice.')
+
+
+def _convert(name, kind, word):
   try:
     if not word:
       raise ValueError
     return _BOOLEANS[word.lower()] if kind is bool else kind(word)
   except (ValueError, KeyError):
-    wish = {int: 'whole numbers', float: 'numbers', bool: 'true, false'}
     raise ValueError(
-        f'--sweep.{field} must be {wish.get(kind, "words")} between commas, '
-        f'got {word!r}.'
+        f'{name} must be {_WISHES[kind]} between commas, got {word!r}.'
     ) from None

@@ -12,7 +12,6 @@ from hcl_jax import graphs as graphs_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import grid
 from hcl_jax.training import readout
-from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 # Steps that may be under way before the loss of an older one is fetched.
@@ -101,12 +100,8 @@ class Lane:
 
   def _create_state(self, knobs):
     experiment = graph_experiment.with_knobs(self._experiment, knobs)
-    return state_lib.create(
-        experiment.task,
-        experiment.optimizer,
-        experiment.graphs.batch([0])._asdict(),
-        seed=knobs['seed'],
-        with_ema=experiment.config.optimizer.ema_decay > 0,
+    return experiment.rules().create_state(
+        experiment.graphs.batch([0])._asdict()
     )
 
   def _features(self, knobs, state, batch):

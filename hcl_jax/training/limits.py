@@ -18,6 +18,11 @@ GRAPH_PROTOCOLS = ('svm', 'logistic')
 
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
+  if config.get('sweep'):
+    raise ValueError(
+        f'config.sweep has values to sweep ({", ".join(config.sweep)}), which '
+        'a single run cannot have; python -m hcl_jax.sweep takes them.'
+    )
   conditions = _CONDITIONS | {
       'infograph': _GRAPH_CONDITIONS
   }.get(config.task, _IMAGE_CONDITIONS)  # fmt: skip

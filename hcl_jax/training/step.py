@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import optax
 
@@ -50,6 +51,25 @@ class Rules:
     """The key of a step; ``create`` has used number 0 of the seed."""
     root = jax.random.fold_in(jax.random.key(self.seed), 1)
     return jax.random.fold_in(root, step)
+
+  def create_state(self, batch: dict[str, np.ndarray]) -> state_lib.TrainState:
+    """The state before the first step, on one device; rows are for shapes."""
+    return state_lib.create(
+        self.task,
+        self.optimizer,
+        batch,
+        seed=self.seed,
+        with_ema=self.ema_decay > 0,
+    )
+
+
+def configured_rules(
+    task: task_lib.Task,
+    optimizer: optax.GradientTransformation,
+    config: ml_collections.ConfigDict,
+) -> Rules:
+  """Those of a run, with seed and average of its whole configuration."""
+  return Rules(task, optimizer, config.seed, config.optimizer.ema_decay)
 
 
 def make_step(

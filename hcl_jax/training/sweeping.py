@@ -11,6 +11,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import grid
@@ -20,16 +21,6 @@ from hcl_jax.training import members as members_lib
 from hcl_jax.training import progress as progress_lib
 from hcl_jax.training import tally as tally_lib
 from hcl_jax.training import workdir as workdir_lib
-
-# A continued sweep may differ in these; scores of all members are by the same
-# evaluation.
-_MAY_CHANGE = (
-    'data.dir',
-    'data.max_gib_in_memory',
-    'train.checkpoint_every_epochs',
-    'train.keep_checkpoints',
-    'evaluate.workers',
-)
 
 
 class Sweep:
@@ -91,7 +82,7 @@ class Sweep:
       loop.Interrupted: SIGTERM or Ctrl-C came; finished members are saved.
     """
     workdir = workdir_lib.open_run(
-        workdir, self._record(), may_change=_MAY_CHANGE
+        workdir, self._record(), may_change=config_lib.SWEEP_MAY_CHANGE
     )
     tally = tally_lib.Tally(pathlib.Path(workdir), self.members)
     with interruption_lib.Interruption() as interruption:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import pathlib
-import statistics
 from typing import Any
 
 from hcl_jax import reporting
@@ -14,6 +13,7 @@ from hcl_jax.training import grid
 from hcl_jax.training import readout
 from hcl_jax.training import workdir as workdir_lib
 
+CSV = 'results.csv'
 _FOLDER = 'members'
 # Of folds, not of members; they are in the CSV.
 _NOT_IN_TABLE = '/deviation'
@@ -76,7 +76,7 @@ class Tally:
 
   def write(self) -> None:
     """Writes ``results.csv`` and ``results.md`` of what is finished."""
-    reporting.write_text(self._workdir / 'results.csv', self.csv())
+    reporting.write_text(self._workdir / CSV, self.csv())
     reporting.write_text(
         self._workdir / 'results.md', self.markdown() + '\n'
     )
@@ -101,16 +101,16 @@ class Tally:
     for member in self._finished():
       key = tuple(member.values[field] for field in fields)
       rows.setdefault(key, []).append(self.scores(member))
-    lines = [
-        [*fields, 'members', *names],
-        ['---'] * len(fields) + ['---:'] * (1 + len(names)),
-    ]
+    lines = []
     for key, scores in rows.items():
       cells = [
-          _spread([x[name] for x in scores if name in x]) for name in names
+          reporting.spread([x[name] for x in scores if name in x])
+          for name in names
       ]
       lines.append([*map(str, key), str(len(scores)), *cells])
-    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    return reporting.markdown_table(
+        [*fields, 'members', *names], lines, words=len(fields)
+    )
 
   def _finished(self):
     return [x for x in self._members if x in self]
@@ -124,16 +124,6 @@ class Tally:
 
   def _path(self, member):
     return self._workdir / _FOLDER / f'{member.name}.json'
-
-
-def _spread(values):
-  """As 86.71 ± 1.25; of one value, without a deviation."""
-  if not values:
-    return '-'
-  mean = f'{100 * statistics.fmean(values):.2f}'
-  if len(values) == 1:
-    return mean
-  return f'{mean} ± {100 * statistics.stdev(values):.2f}'
 
 
 def _read(path):

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores as tables to read."""
+
+import numpy as np
+
+from hcl_jax import reporting
+from hcl_jax.analysis import repeats as repeats_lib
+
+
+def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
+  """A row for each data set, a column for each setting, in Markdown.
+
+  Args:
+    repeats: the scores, between 0 and 1.
+    score: their name.
+
+  Returns:
+    What the numbers are, and the table; the best mean of a row is bold.
+  """
+  counts = repeats.counts()
+  alike = len(counts) == 1
+  number = f'{min(counts)} repeats' if alike else 'repeats (their number)'
+  header = [
+      _setting(repeats.axis, series, tick)
+      for series in repeats.series
+      for tick in repeats.ticks
+  ]
+  lines = [
+      [panel, *_row([cell for line in cells for cell in line], alike)]
+      for panel, cells in zip(repeats.panels, repeats.scores, strict=True)
+  ]
+  return '\n\n'.join([
+      f'{score} in per cent, mean ± standard deviation over {number}; the best '
+      'mean of a row in bold.',
+      reporting.markdown_table(['', *header], lines),
+  ])
+
+
+def _setting(axis, series, tick):
+  place = f'{axis} = {tick}' if axis else ''
+  return ', '.join(filter(None, [series, place])) or 'all'
+
+
+def _row(cells, alike):
+  means = [np.mean(cell) if len(cell) else -np.inf for cell in cells]
+  best = max(means)
+  words = []
+  for cell, mean in zip(cells, means, strict=True):
+    word = reporting.spread(cell)
+    if len(cell) and mean == best and len(cells) > 1:
+      word = f'**{word}**'
+    words.append(word if alike or not len(cell) else f'{word} ({len(cell)})')
+  return words

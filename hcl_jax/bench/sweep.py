@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times a sweep on graphs, beside the same runs one by one.
+
+  python -m hcl_jax.bench sweep --bench_dataset=MUTAG \\
+      --bench_betas=0,1,2,10 --bench_seeds=10 [--sequential=4]
+
+Both are commands, hcl_jax.sweep and hcl_jax.train, timed from their start to
+their scores. --sequential=N times N of the runs only, evenly chosen.
+"""
+
+from collections.abc import Sequence
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from absl import flags
+import jax
+import numpy as np
+
+from hcl_jax import command as command_lib
+from hcl_jax import reporting
+from hcl_jax.bench import contest
+from hcl_jax.bench import options
+from hcl_jax.bench import output
+from hcl_jax.evaluation import cross_validation
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import grid
+from hcl_jax.training import metrics as metrics_lib
+
+_DATASET = flags.DEFINE_string(
+    'bench_dataset', 'MUTAG', 'The collection of graphs.'
+)
+_DATA_DIR = flags.DEFINE_string(
+    'bench_data_dir', '', 'Where it is; by default where tfds has its data.'
+)
+_BETAS = flags.DEFINE_list('bench_betas', '0,1,2,10', 'Betas of the sweep.')
+_SEEDS = flags.DEFINE_integer('bench_seeds', 10, 'Seeds of each beta.')
+_EPOCHS = flags.DEFINE_integer('bench_epochs', 200, 'Epochs of a run.')
+_SEQUENTIAL = flags.DEFINE_integer(
+    'sequential', 0, 'How many of the runs to time one by one; 0: all.'
+)
+_CURVE = flags.DEFINE_integer(
+    'curve_steps', 20, 'Steps of each point of the loss curves.'
+)
+
+_CONFIG = """\
+from hcl_jax.training import config
+
+get_config = config.graph_config
+"""
+_NOTES = """\
+A command is timed from its start to its scores, compilation included; half of
+the single runs go before the sweep and half after it. 'difference' is the
+largest one between the loss curves of a run and of the member that it is;
+'relative' the largest in relation to the loss, 'first point' that of the first
+point of the curves. Training amplifies rounding, so differences grow.\
+"""
+
+Curve = dict[int, float]
+
+
+class Commands:
+  """The sweep and its members, as commands in folders of their own.
+
+  Args:
+    root: where to write.
+    fields: swept values, by the name of the field.
+    settings: flags of the configuration that both commands take.
+  """
+
+  def __init__(
+      self,
+      root: pathlib.Path,
+      fields: dict[str, Sequence[Any]],
+      settings: Sequence[str],
+  ):
+    self._root = root
+    self._fields = fields
+    config = root / 'config.py'
+    config.write_text(_CONFIG, encoding='utf-8')
+    self._settings = [f'--config={config}', *settings]
+
+  def time_sweep(self) -> float:
+    """Seconds of the whole sweep."""
+    return _time_command(
+        'hcl_jax.sweep',
+        *self._settings,
+        f'--workdir={self._root / "sweep"}',
+        *(
+            f'--sweep.{field}={",".join(map(str, values))}'
+            for field, values in self._fields.items()
+        ),
+    )
+
+  def time_single(self, member: grid.Member) -> float:
+    """Seconds of one of its members as a run of its own."""
+    return _time_command(
+        'hcl_jax.train',
+        *self._settings,
+        f'--workdir={self._root / member.name}',
+        *(f'--config.{field}={x}' for field, x in member.values.items()),
+    )
+
+  def member_curve(self, member: grid.Member) -> Curve:
+    """Losses of a member by step; none if it failed."""
+    path = self._root / 'sweep' / 'members' / f'{member.name}.json'
+    losses = json.loads(path.read_text(encoding='utf-8')).get('loss', {})
+    return {int(step): loss for step, loss in losses.items()}
+
+  def single_curve(self, member: grid.Member) -> Curve:
+    """Losses of its single run by step."""
+    return {
+        record['step']: record['loss']
+        for record in metrics_lib.read_metrics(self._root / member.name)
+        if 'loss' in record
+    }
+
+  def device_kind(self) -> str:
+    """What the sweep ran on; asking jax would take the device from it."""
+    path = self._root / 'sweep' / 'versions.json'
+    return json.loads(path.read_text(encoding='utf-8'))[-1]['device_kind']
+
+
+def _time_command(module, *arguments):
+  start = time.perf_counter()
+  done = subprocess.run(
+      [sys.executable, '-m', module, *arguments],
+      env=os.environ | {'JAX_ENABLE_COMPILATION_CACHE': 'false'},
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.PIPE,
+      text=True,
+  )
+  seconds = time.perf_counter() - start
+  if done.returncode:
+    *_, reason = ['it said nothing', *done.stderr.strip().splitlines()]
+    raise command_lib.UsageError(f'{module} failed: {reason}')
+  return seconds
+
+
+def choose_evenly(
+    members: Sequence[grid.Member], number: int
+) -> list[grid.Member]:
+  """So many of the members, from the first to the last; 0: all of them."""
+  if not 0 < number < len(members):
+    return list(members)
+  places = np.linspace(0, len(members) - 1, number, dtype=int)
+  return [members[i] for i in places]
+
+
+def compare_curves(curve: Curve, reference: Curve) -> dict[str, float | None]:
+  """How far losses are from those of another run at the steps of both.
+
+  Args:
+    curve: losses by step.
+    reference: those of the other run.
+
+  Returns:
+    The largest difference, the largest in relation to the reference, and the
+    relative one of the first step; None where no step is of both.
+  """
+  steps = sorted(curve.keys() & reference.keys())
+  apart = [abs(curve[step] - reference[step]) for step in steps]
+  relative = [
+      x / max(abs(reference[step]), sys.float_info.min)
+      for x, step in zip(apart, steps, strict=True)
+  ]
+  return {
+      'difference': max(apart, default=None),
+      'relative': max(relative, default=None),
+      'first_relative': next(iter(relative), None),
+  }
+
+
+def measure(
+    commands: Commands, members: Sequence[grid.Member], number: int
+) -> dict[str, Any]:
+  """Times the sweep, and so many of its members as single runs."""
+  chosen = choose_evenly(members, number)
+  seconds = {}
+
+  def time_singles(some):
+    for member in some:
+      seconds[member.name] = commands.time_single(member)
+      output.say(f'{member.words()}: {seconds[member.name]:.1f} s')
+
+  half = len(chosen) // 2
+  time_singles(chosen[:half])
+  sweep_seconds = commands.time_sweep()
+  output.say(f'sweep: {sweep_seconds:.1f} s')
+  time_singles(chosen[half:])
+  single_seconds = statistics.fmean(seconds.values())
+  return {
+      'device_kind': commands.device_kind(),
+      'members': len(members),
+      'timed': len(chosen),
+      'sweep_seconds': sweep_seconds,
+      'single_seconds': single_seconds,
+      'sequential_seconds': len(members) * single_seconds,
+      'ratio': sweep_seconds / (len(members) * single_seconds),
+      'rows': [
+          {
+              'name': member.words(),
+              'seconds': seconds[member.name],
+              **compare_curves(
+                  commands.member_curve(member), commands.single_curve(member)
+              ),
+          }
+          for member in chosen
+      ],
+  }
+
+
+def report(results: dict[str, Any]) -> str:
+  """The whole text: what ran where, the tables, how to read them."""
+  members, timed = results['members'], results['timed']
+  scaled = f'; {timed} of these were timed, and their mean stands for all'
+  differences = 'difference', 'relative', 'first_relative'
+  lines = [
+      [
+          r['name'],
+          reporting.number(r['seconds'], 1),
+          *(_short(r[name]) for name in differences),
+      ]
+      for r in results['rows']
+  ]
+  header = ['single run', 's', 'difference', 'relative', 'first point']
+  return '\n'.join([
+      f'A sweep of {members} members on {results["dataset"]}, '
+      f'{results["epochs"]} epochs, beside {members} runs one by one'
+      f'{scaled if timed < members else ""}.',
+      f'jax {results["jax"]}, {results["device_kind"]}, {results["cores"]} '
+      f'host core(s), {results["clock"]}:',
+      '',
+      reporting.table(
+          ['', 's', 's for each'],
+          [
+              _total('sweep', results['sweep_seconds'], members),
+              _total('one by one', results['sequential_seconds'], members),
+              ['ratio', f'{results["ratio"]:.3f}', ''],
+          ],
+      ),
+      '',
+      reporting.table(header, lines),
+      '',
+      _NOTES,
+  ])
+
+
+def _total(name, seconds, members):
+  return [name, f'{seconds:.1f}', f'{seconds / members:.1f}']
+
+
+def _short(value):
+  return '-' if value is None else f'{value:.1e}'
+
+
+def read_betas() -> list[float]:
+  try:
+    betas = list(dict.fromkeys(map(float, _BETAS.value)))
+    if betas and all(0 <= beta < math.inf for beta in betas):
+      return betas
+  except ValueError:
+    pass
+  raise command_lib.UsageError(
+      f'--{_BETAS.name} must be numbers >= 0 between commas, got '
+      f'{",".join(_BETAS.value)!r}.'
+  )
+
+
+def command() -> None:
+  """Times a sweep and single runs."""
+  if options.ONE_CORE.value:
+    contest.pin_to_one_core()
+  options.check()
+  for flag, least in ((_SEEDS, 1), (_EPOCHS, 1), (_SEQUENTIAL, 0), (_CURVE, 1)):
+    options.at_least(flag, least)
+  fields = {'loss.beta': read_betas(), 'seed': range(_SEEDS.value)}
+  settings = {
+      'data.name': _DATASET.value,
+      'data.dir': _DATA_DIR.value,
+      'train.epochs': _EPOCHS.value,
+      'train.log_every_steps': _CURVE.value,
+  }
+  members = grid.expand(config_lib.graph_config(), fields)
+  with tempfile.TemporaryDirectory() as root:
+    commands = Commands(
+        pathlib.Path(root),
+        fields,
+        [f'--config.{field}={value}' for field, value in settings.items()],
+    )
+    measured = measure(commands, members, _SEQUENTIAL.value)
+  results = {
+      'command': 'sweep',
+      'jax': jax.__version__,
+      'cores': cross_validation.usable_cores(),
+      'clock': 'wall time',
+      'dataset': _DATASET.value,
+      'epochs': _EPOCHS.value,
+      **measured,
+  }
+  print(report(results))
+  if options.JSON.value:
+    reporting.write_json(options.JSON.value, results)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of sweeps, read back from their directories and joined."""
+
+import ast
+from collections.abc import Sequence
+import csv
+import math
+import os
+import pathlib
+from typing import Any
+from typing import NamedTuple
+
+import ml_collections
+import numpy as np
+
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import grid
+from hcl_jax.training import tally
+from hcl_jax.training import workdir as workdir_lib
+
+_DATA_SET = 'data.name'
+
+
+class Results(NamedTuple):
+  """Finished members of one sweep or more, as columns.
+
+  Attributes:
+    fields: values of all members, by the name of the field: the data set, what
+      was swept, and what the sweeps differ in.
+    scores: of all members, by name; NaN where a member has none.
+  """
+
+  fields: dict[str, list[Any]]
+  scores: dict[str, np.ndarray]
+
+
+class _Sweep(NamedTuple):
+  """A directory, its configuration, and values and scores of each member."""
+
+  workdir: pathlib.Path
+  config: ml_collections.ConfigDict
+  values: list[dict[str, Any]]
+  scores: list[dict[str, float]]
+
+
+def read(workdirs: Sequence[str | os.PathLike]) -> Results:
+  """Reads ``results.csv`` of one sweep, or of several that go together.
+
+  Args:
+    workdirs: directories of the sweeps.
+
+  Returns:
+    The results of all of them.
+
+  Raises:
+    FileNotFoundError: a directory holds no sweep, or nothing of it is finished.
+    ValueError: a directory holds something else, or sweeps cannot be joined.
+  """
+  sweeps = [_read_sweep(pathlib.Path(workdir)) for workdir in workdirs]
+  fields = _swept_fields(sweeps) | _different_fields(sweeps)
+  fields |= dict.fromkeys([_DATA_SET])
+  members = {}
+  for sweep in sweeps:
+    for values, scores in zip(sweep.values, sweep.scores, strict=True):
+      key = tuple(
+          values[field] if field in values else grid.get(sweep.config, field)
+          for field in fields
+      )
+      if key in members:
+        words = ', '.join(map('{}={}'.format, fields, key))
+        raise ValueError(f'{sweep.workdir}: {words} is there twice.')
+      members[key] = scores
+  names = dict.fromkeys(name for x in members.values() for name in x)
+  return Results(
+      fields={
+          field: [key[k] for key in members] for k, field in enumerate(fields)
+      },
+      scores={
+          name: np.array([x.get(name, math.nan) for x in members.values()])
+          for name in names
+      },
+  )
+
+
+def _read_sweep(workdir):
+  config = workdir_lib.load_config(workdir)
+  if 'sweep' not in config:
+    raise ValueError(
+        f'{workdir} holds a single run; give the directory of a sweep, which '
+        'python -m hcl_jax.sweep makes.'
+    )
+  path = workdir / tally.CSV
+  try:
+    with open(path, encoding='utf-8', newline='') as file:
+      rows = list(csv.DictReader(file))
+    return _Sweep(
+        workdir,
+        grid.without_sweep(config),
+        values=[
+            {k: _value(text) for k, text in row.items() if _is_field(k)}
+            for row in rows
+        ],
+        scores=[
+            {k: float(text or 'nan') for k, text in row.items() if '/' in k}
+            for row in rows
+        ],
+    )
+  except FileNotFoundError as error:
+    raise FileNotFoundError(
+        f'{workdir} has no {tally.CSV}: no member of the sweep is finished yet.'
+    ) from error
+  except (ValueError, TypeError) as error:
+    raise ValueError(f'{path} cannot be read: {error}.') from error
+
+
+def _is_field(column):
+  return column != 'member' and '/' not in column
+
+
+def _value(text):
+  """A number or a truth value, or else a word."""
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+
+
+def _swept_fields(sweeps):
+  return dict.fromkeys(
+      field for sweep in sweeps for values in sweep.values for field in values
+  )
+
+
+def _different_fields(sweeps):
+  """Fields of which configurations have different values, swept or not."""
+  first, *others = sweeps
+  names = grid.leaves(first.config)
+  for sweep in others:
+    odd = set(names).symmetric_difference(grid.leaves(sweep.config))
+    if odd:
+      raise ValueError(
+          f'{first.workdir} and {sweep.workdir} cannot be joined: only one has '
+          f'a field {min(odd)}.'
+      )
+  return dict.fromkeys(
+      name
+      for name in names
+      if name not in config_lib.SWEEP_MAY_CHANGE
+      and len({grid.get(sweep.config, name) for sweep in sweeps}) > 1
+  )

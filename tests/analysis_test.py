@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Analysis of sweeps: what is grouped, tabulated, drawn and refused."""
+
+import itertools
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from hcl_jax import analysis
+from hcl_jax.analysis import plots
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import grid
+from hcl_jax.training import results as results_lib
+from hcl_jax.training import tally as tally_lib
+
+_ROOT = pathlib.Path(__file__).parent.parent
+
+
+def _columns(**values):
+  """All combinations, as columns; '__' in a name stands for a dot."""
+  rows = list(itertools.product(*values.values()))
+  return {
+      name.replace('__', '.'): [row[k] for row in rows]
+      for k, name in enumerate(values)
+  }
+
+
+class RepeatsTest(parameterized.TestCase):
+
+  def test_panels_series_and_places(self):
+    fields = _columns(
+        loss__beta=(2.0, 10.0, 0.0),
+        data__name=('MUTAG', 'DD'),
+        loss__variant=('released', 'paper'),
+        loss__tau_plus=(0.0, 0.25),
+        seed=(0, 1, 2),
+        model__width=(32,),
+    )
+    scores = np.arange(72) / 72
+    scores[0] = math.nan
+    repeats = analysis.group_repeats(fields, scores)
+    self.assertEqual(repeats.panels, ['MUTAG', 'DD'])
+    self.assertEqual(
+        repeats.series,
+        ['released, τ⁺ = 0', 'released, τ⁺ = 0.25', 'paper, τ⁺ = 0',
+         'paper, τ⁺ = 0.25'],
+    )  # fmt: skip
+    self.assertEqual((repeats.axis, repeats.ticks), ('β', ['0', '2', '10']))
+    np.testing.assert_array_equal(repeats.scores[0][0][1], scores[[1, 2]])
+    np.testing.assert_array_equal(repeats.scores[1][2][0], scores[66:69])
+    self.assertEqual(repeats.counts(), {2, 3})
+
+  @parameterized.parameters(
+      (('model.width', 'loss.beta'), 'β'),
+      (('seed', 'loss.variant', 'model.width', 'loss.tau_plus'), 'model.width'),
+      (('loss.tau_plus', 'optimizer.decay_vectors'), 'τ⁺'),
+      (('seed', 'loss.variant', 'optimizer.decay_vectors'), ''),
+      (('seed',), ''),
+  )
+  def test_the_axis_is_beta_or_the_first_number(self, names, axis):
+    values = {
+        'seed': (0, 1),
+        'loss.beta': (0.0, 1.0),
+        'loss.variant': ('paper', 'released'),
+        'loss.tau_plus': (0.0, 0.1),
+        'model.width': (16, 32),
+        'optimizer.decay_vectors': (False, True),
+    }
+    rows = list(itertools.product(*(values[name] for name in names)))
+    fields = dict(zip(names, zip(*rows, strict=True), strict=True))
+    repeats = analysis.group_repeats(fields, np.ones(len(rows)))
+    self.assertEqual(repeats.axis, axis)
+    if not axis:
+      self.assertEqual(repeats.ticks, [''])
+
+
+class TableTest(absltest.TestCase):
+
+  def test_means_deviations_and_the_best(self):
+    fields = _columns(
+        data__name=('MUTAG', 'DD'),
+        loss__variant=('paper', 'released'),
+        loss__beta=(0.0, 10.0),
+        seed=(0, 1),
+    )
+    scores = np.array([80, 82, 70, 74, 90, 90, 60, 60] + [50] * 6 + [51, 53])
+    table = analysis.repeats_table(
+        analysis.group_repeats(fields, scores / 100), 'svm/accuracy'
+    )
+    about, _, head, _, mutag, dd = table.splitlines()
+    self.assertEqual(
+        about,
+        'svm/accuracy in per cent, mean ± standard deviation over 2 repeats; '
+        'the best mean of a row in bold.',
+    )
+    self.assertEqual(
+        head,
+        '|  | paper, β = 0 | paper, β = 10 | released, β = 0 | '
+        'released, β = 10 |',
+    )
+    self.assertEqual(
+        mutag,
+        '| MUTAG | 81.00 ± 1.41 | 72.00 ± 2.83 | **90.00 ± 0.00** | '
+        '60.00 ± 0.00 |',
+    )
+    self.assertEndsWith(dd, '| 50.00 ± 0.00 | **52.00 ± 1.41** |')
+
+  def test_numbers_of_repeats_where_they_differ(self):
+    fields = _columns(loss__beta=(0.0, 1.0, 2.0), seed=(0, 1))
+    scores = [0.5, 0.7, 0.8, math.nan, math.nan, math.nan]
+    table = analysis.repeats_table(
+        analysis.group_repeats(fields, scores), 'svm/accuracy'
+    )
+    self.assertIn('over repeats (their number);', table)
+    self.assertEndsWith(table, '| 60.00 ± 14.14 (2) | **80.00** (1) | - |')
+
+
+class FigureTest(absltest.TestCase):
+
+  def _draw(self, num_sets, num_seeds):
+    fields = _columns(
+        data__name=[f'SET{i}' for i in range(num_sets)],
+        loss__variant=('paper', 'released'),
+        loss__beta=(0.0, 1.0, 10.0),
+        seed=range(num_seeds),
+    )
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(0.5, 0.9, len(fields['seed']))
+    repeats = analysis.group_repeats(fields, scores)
+    return plots.repeats_figure(repeats, 'svm/accuracy'), repeats
+
+  def test_a_panel_has_boxes_and_every_repeat(self):
+    figure, repeats = self._draw(5, 4)
+    self.assertLen(figure.axes, 8)
+    self.assertEqual([x.axison for x in figure.axes], [True] * 5 + [False] * 3)
+    axes = figure.axes[1]
+    self.assertEqual(axes.get_title(), 'SET1')
+    self.assertLen(axes.patches, 6)
+    self.assertEqual(
+        [x.get_text() for x in axes.get_xticklabels()], ['0', '1', '10']
+    )
+    drawn = [
+        line.get_ydata()
+        for line in axes.lines
+        if line.get_linestyle() == 'None'
+    ]
+    np.testing.assert_allclose(drawn[0], 100 * repeats.scores[1][0][0])
+    self.assertLen(drawn, 6)
+    colors = [patch.get_edgecolor() for patch in axes.patches]
+    self.assertLen(set(colors[:3]), 1)
+    self.assertNotEqual(colors[0], colors[3])
+    self.assertEqual(figure.get_supylabel(), 'svm accuracy (%)')
+    self.assertEqual(figure.get_supxlabel(), 'β')
+    (legend,) = figure.legends
+    self.assertEqual(
+        [x.get_text() for x in legend.get_texts()], ['paper', 'released']
+    )
+
+  def test_two_repeats_have_a_mean_and_a_deviation(self):
+    figure, repeats = self._draw(1, 2)
+    (axes,) = figure.axes
+    self.assertEmpty(axes.patches)
+    self.assertLen(axes.containers, 6)
+    data, _, (bars,) = axes.containers[0].lines
+    scores = 100 * repeats.scores[0][0][0]
+    ((_, low), (_, high)) = bars.get_segments()[0]
+    self.assertAlmostEqual((low + high) / 2, scores.mean())
+    self.assertAlmostEqual((high - low) / 2, scores.std(ddof=1))
+    self.assertAlmostEqual(data.get_ydata()[0], scores.mean())
+
+  def test_the_same_figure_is_the_same_file(self):
+    with tempfile.TemporaryDirectory() as folder:
+      files = [pathlib.Path(folder) / name for name in ('a.svg', 'b.svg')]
+      for path in files:
+        plots.save(self._draw(1, 3)[0], path)
+      self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
+
+
+class _FolderTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(
+        self.enter_context(tempfile.TemporaryDirectory())
+    )
+
+  def _write_sweep(self, name, fields, failed=(), **changes):
+    """A finished sweep, whose accuracies count members in thousandths."""
+    workdir = self.root / name
+    workdir.mkdir()
+    config = config_lib.graph_config()
+    with config.ignore_type():
+      config.update_from_flattened_dict(changes)
+    record = config.to_dict() | {'sweep': {}}
+    (workdir / 'config.json').write_text(json.dumps(record))
+    members = grid.expand(config, fields)
+    tally = tally_lib.Tally(workdir, members)
+    for member in members:
+      if member.number in failed:
+        tally.add(member, failure='it was not to be')
+      else:
+        tally.add(member, scores={'svm/accuracy': member.number / 1000})
+    tally.write()
+    return workdir
+
+
+class ResultsTest(_FolderTestCase):
+
+  def test_one_sweep(self):
+    fields = {'loss.beta': (0.0, 2.0), 'optimizer.decay_vectors': (True, False)}
+    workdir = self._write_sweep('one', fields, failed=[2])
+    results = results_lib.read([workdir])
+    self.assertEqual(
+        results.fields,
+        {
+            'loss.beta': [0.0, 0.0, 2.0, 2.0],
+            'optimizer.decay_vectors': [True, False, True, False],
+            'data.name': ['MUTAG'] * 4,
+        },
+    )
+    np.testing.assert_array_equal(
+        results.scores['svm/accuracy'], [0, 0.001, math.nan, 0.003]
+    )
+
+  def test_sweeps_are_joined_by_what_they_differ_in(self):
+    one = self._write_sweep('one', {'seed': (0, 1)})
+    two = self._write_sweep(
+        'two',
+        {'loss.beta': (0.0, 1.0)},
+        **{'data.name': 'DD', 'data.dir': 'elsewhere', 'seed': 5},
+    )
+    results = results_lib.read([one, two])
+    self.assertEqual(
+        results.fields,
+        {
+            'seed': [0, 1, 5, 5],
+            'loss.beta': [1.0, 1.0, 0.0, 1.0],
+            'data.name': ['MUTAG', 'MUTAG', 'DD', 'DD'],
+        },
+    )
+    np.testing.assert_array_equal(
+        results.scores['svm/accuracy'], [0, 0.001, 0, 0.001]
+    )
+
+  def test_the_same_member_twice_is_refused(self):
+    one = self._write_sweep('one', {'seed': (0, 1)})
+    two = self._write_sweep('two', {'seed': (1, 2)})
+    with self.assertRaisesRegex(ValueError, 'two: seed=1, .* is there twice'):
+      results_lib.read([one, two])
+
+  def test_other_configurations_are_not_joined(self):
+    one = self._write_sweep('one', {'seed': (0, 1)})
+    two = self._write_sweep('two', {'seed': (2, 3)})
+    record = json.loads((two / 'config.json').read_text())
+    record['loss']['knob'] = 1
+    (two / 'config.json').write_text(json.dumps(record))
+    with self.assertRaisesRegex(ValueError, 'only one has a field loss.knob'):
+      results_lib.read([one, two])
+
+  def test_a_damaged_file_is_named(self):
+    workdir = self._write_sweep('one', {'seed': (0, 1)})
+    (workdir / 'results.csv').write_text('member,seed,svm/accuracy\n0,0,good\n')
+    with self.assertRaisesRegex(ValueError, 'results.csv cannot be read.*good'):
+      results_lib.read([workdir])
+
+
+class CommandTest(_FolderTestCase):
+
+  def _run(self, *arguments):
+    return subprocess.run(
+        [sys.executable, '-m', 'hcl_jax.analyze', *arguments],
+        cwd=_ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+    )
+
+  def test_draws_and_tabulates(self):
+    fields = {'loss.beta': (0.0, 2.0), 'seed': (0, 1, 2)}
+    one = self._write_sweep('one', fields)
+    two = self._write_sweep('two', fields, **{'data.name': 'DD'})
+    done = self._run(f'--workdir={one}')
+    self.assertEqual(done.returncode, 0, done.stderr)
+    names = {'table.md', 'svm_accuracy.png', 'svm_accuracy.svg'}
+    self.assertEqual({x.name for x in (one / 'analysis').iterdir()}, names)
+    table = (one / 'analysis' / 'table.md').read_text()
+    self.assertIn(table, done.stdout)
+    self.assertIn('| MUTAG | 0.10 ± 0.10 | **0.40 ± 0.10** |', table)
+
+    both = f'--workdir={one},{two}'
+    done = self._run(both, f'--output={self.root / "both"}')
+    self.assertEqual(done.returncode, 0, done.stderr)
+    table = (self.root / 'both' / 'table.md').read_text()
+    self.assertRegex(table, r'(?s)\| MUTAG \| .*\| DD \| ')
+
+    done = self._run(both)
+    self.assertEqual(done.returncode, 2)
+    self.assertIn('--output=FOLDER is needed', done.stderr)
+    done = self._run(f'--workdir={one}', '--score=knn/top1')
+    self.assertEqual(done.returncode, 2)
+    self.assertIn('must be one of svm/accuracy; got knn/top1', done.stderr)
+
+  @parameterized.named_parameters(
+      ('nothing', False, False, 'there is no run in'),
+      ('a_run', True, False, 'holds a single run; give the directory of a'),
+      ('an_unfinished_sweep', True, True, 'has no results.csv'),
+  )
+  def test_what_is_no_sweep_is_refused(self, has_config, is_sweep, message):
+    if has_config:
+      record = config_lib.graph_config().to_dict()
+      record |= {'sweep': {'seed': [0]}} if is_sweep else {}
+      (self.root / 'config.json').write_text(json.dumps(record))
+    done = self._run(f'--workdir={self.root}')
+    self.assertEqual(done.returncode, 2, done.stderr)
+    self.assertIn(message, done.stderr)
+    self.assertLen(done.stderr.strip().splitlines(), 1)
+    self.assertFalse((self.root / 'analysis').exists())
+
+  def test_a_sweep_of_failures_is_refused(self):
+    workdir = self._write_sweep('one', {'seed': (0, 1)}, failed=[0, 1])
+    done = self._run(f'--workdir={workdir}')
+    self.assertEqual(done.returncode, 2)
+    self.assertIn('no member of the sweep has a score', done.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()
