@@ -36,7 +36,9 @@ class BenchGraphTest(absltest.TestCase):
       self.assertEqual(done.returncode, 0, done.stderr)
       results = json.loads(path.read_text())
     self.assertIn('12 random graphs', done.stdout)
-    ours = results['rows'][0]
+    self.assertEqual(results['kind'], 'random')
+    self.assertLessEqual(results['rows'], results['nodes'])
+    ours = results['contestants'][0]
     self.assertEqual(ours['name'], 'hcl_jax')
     self.assertGreater(ours['ms'], 0)
 
@@ -44,6 +46,12 @@ class BenchGraphTest(absltest.TestCase):
     done = _run('--graph_batch=1')
     self.assertEqual(done.returncode, 2)
     self.assertIn('--graph_batch must be >= 2, got 1', done.stderr)
+
+  def test_refuses_data_that_is_not_there(self):
+    with tempfile.TemporaryDirectory() as directory:
+      done = _run('--bench_dataset=MUTAG', f'--bench_data_dir={directory}')
+    self.assertEqual(done.returncode, 2)
+    self.assertIn("data set 'MUTAG' is not prepared", done.stderr)
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times a sweep on graphs, beside the same runs one by one.
 
-  python -m hcl_jax.bench sweep --bench_dataset=MUTAG \\
+  python -m hcl_jax.bench sweep [--bench_dataset=MUTAG] \\
       --bench_betas=0,1,2,10 --bench_seeds=10 [--sequential=4]
 
 Both are commands, hcl_jax.sweep and hcl_jax.train, timed from their start to
@@ -34,12 +34,6 @@ from hcl_jax.training import config as config_lib
 from hcl_jax.training import grid
 from hcl_jax.training import metrics as metrics_lib
 
-_DATASET = flags.DEFINE_string(
-    'bench_dataset', 'MUTAG', 'The collection of graphs.'
-)
-_DATA_DIR = flags.DEFINE_string(
-    'bench_data_dir', '', 'Where it is; by default where tfds has its data.'
-)
 _BETAS = flags.DEFINE_list('bench_betas', '0,1,2,10', 'Betas of the sweep.')
 _SEEDS = flags.DEFINE_integer('bench_seeds', 10, 'Seeds of each beta.')
 _EPOCHS = flags.DEFINE_integer('bench_epochs', 200, 'Epochs of a run.')
@@ -281,10 +275,11 @@ def command() -> None:
   options.check()
   for flag, least in ((_SEEDS, 1), (_EPOCHS, 1), (_SEQUENTIAL, 0), (_CURVE, 1)):
     options.at_least(flag, least)
+  dataset = options.DATASET.value or 'MUTAG'
   fields = {'loss.beta': read_betas(), 'seed': range(_SEEDS.value)}
   settings = {
-      'data.name': _DATASET.value,
-      'data.dir': _DATA_DIR.value,
+      'data.name': dataset,
+      'data.dir': options.DATA_DIR.value,
       'train.epochs': _EPOCHS.value,
       'train.log_every_steps': _CURVE.value,
   }
@@ -301,7 +296,7 @@ def command() -> None:
       'jax': jax.__version__,
       'cores': cross_validation.usable_cores(),
       'clock': 'wall time',
-      'dataset': _DATASET.value,
+      'dataset': dataset,
       'epochs': _EPOCHS.value,
       **measured,
   }

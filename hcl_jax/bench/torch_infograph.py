@@ -27,7 +27,7 @@ def make_epoch(
   """A function that takes a step on each batch and returns the last loss.
 
   Args:
-    batches: of numpy arrays; their padding is dropped.
+    batches: of numpy arrays, with a row for each node; padding is dropped.
     width: of a layer.
     num_layers: number of layers.
     beta: concentration.
@@ -59,9 +59,9 @@ def _unpadded(batch):
   edges = [torch.tensor(x[there]).long()
            for x in (batch.senders, batch.receivers)]  # fmt: skip
   return (
-      torch.tensor(batch.nodes[batch.node_mask]),
+      torch.tensor(batch.nodes[batch.node_counts > 0]),
       edges,
-      torch.tensor(batch.graph_ids[batch.node_mask]).long(),
+      torch.tensor(batch.graph_ids[batch.member_counts > 0]).long(),
       int(batch.graph_mask.sum()),
   )
 
