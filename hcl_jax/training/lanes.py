@@ -12,6 +12,7 @@ from hcl_jax import graphs as graphs_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import grid
 from hcl_jax.training import readout
+from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 # Steps that may be under way before the loss of an older one is fetched.
@@ -38,27 +39,35 @@ class Trained(NamedTuple):
 
 
 class Lane:
-  """Trains some members at a time on a device, by ``vmap``.
+  """Trains so many members at a time on a device.
 
-  Devices are not mapped over: a program for several of them is compiled to
-  other rounding than the program of a run by itself.
+  One member is trained by the very program that a run by itself has, several by
+  its ``vmap``. Devices are not mapped over: a program for several of them is
+  compiled to other rounding.
 
   Args:
     experiment: what the members have in common.
     device: where to train.
+    width: how many members there are at a time.
   """
 
   def __init__(
-      self, experiment: graph_experiment.GraphExperiment, device: jax.Device
+      self,
+      experiment: graph_experiment.GraphExperiment,
+      device: jax.Device,
+      width: int,
   ):
     self._experiment = experiment
-    self._init = step_lib.map_members(self._create_state, device)
-    self._take_step = step_lib.map_members(
-        functools.partial(graph_experiment.take_step, experiment),
+    self._sharding = state_lib.replicated([device])
+    self._width = width
+    of_all = jax.vmap if width > 1 else lambda function: function
+    self._init = jax.jit(of_all(self._create_state))
+    self._take_step = step_lib.map_lone(
+        of_all(functools.partial(graph_experiment.take_step, experiment)),
         device,
         donate_argnums=1,
     )
-    self._embed = step_lib.map_members(self._features, device)
+    self._embed = step_lib.map_lone(of_all(self._features), device)
 
   def start(
       self,
@@ -66,18 +75,14 @@ class Lane:
       epochs: Sequence[Sequence[graphs_lib.GraphBatch]],
   ) -> None:
     """Begins with members, each with the batches of its epochs."""
-    knobs = [grid.knobs(member.config) for member in members]
-    self._knobs = {
-        field: _stack(*(x[field] for x in knobs)) for field in knobs[0]
-    }
+    self._knobs = _stack([grid.knobs(member.config) for member in members])
     self._batches = [
-        {
-            name: _stack(*(batch[k] for batch in batches))
-            for k, name in enumerate(batches[0]._fields)
-        }
+        jax.tree.map(
+            lambda x: x[None], _stack([batch._asdict() for batch in batches])
+        )
         for batches in zip(*epochs, strict=True)
     ]
-    self._state = self._init(self._knobs)
+    self._state = jax.device_put(self._init(self._knobs), self._sharding)
     self._metrics = []
 
   def step(self) -> float:
@@ -112,22 +117,25 @@ class Lane:
 
   def _of_steps(self, name):
     """A metric ``[members, steps]``."""
-    return np.stack([np.asarray(x[name])[0] for x in self._metrics], axis=1)
+    values = [np.asarray(metrics[name]) for metrics in self._metrics]
+    return np.stack(values, axis=-1).reshape(self._width, -1)
 
   def _all_features(self):
     """``[members, graphs, dim]``, graphs in the order of the set."""
-    parts = [
-        np.asarray(self._embed(self._knobs, self._state, batch))[0]
-        for batch in self._batches
-    ]
+    parts, index = [], []
+    for batch in self._batches:
+      out = np.asarray(self._embed(self._knobs, self._state, batch))
+      parts.append(out.reshape(self._width, *out.shape[-2:]))
+      index.append(batch['index'].reshape(self._width, -1))
     features = np.concatenate(parts, axis=1)
-    index = np.concatenate([x['index'][0] for x in self._batches], axis=1)
     # Padding has the index -1 and comes first.
-    num_graphs = len(self._experiment.graphs)
-    order = np.argsort(index, axis=1, kind='stable')[:, -num_graphs:]
+    order = np.argsort(np.concatenate(index, axis=1), axis=1, kind='stable')
+    order = order[:, -len(self._experiment.graphs) :]
     return np.take_along_axis(features, order[:, :, None], axis=1)
 
 
-def _stack(*arrays):
-  """Arrays of members as one of a device."""
-  return np.stack(arrays)[None]
+def _stack(trees):
+  """Arrays of several members as one; of one member as they are."""
+  if len(trees) == 1:
+    return trees[0]
+  return jax.tree.map(lambda *arrays: np.stack(arrays), *trees)

@@ -61,7 +61,10 @@ class Group:
     self._experiment = graph_experiment.assemble(
         config, graphs, self._make_epoch(seed=config.seed)
     )
-    self._lanes = [lanes.Lane(self._experiment, device) for device in devices]
+    self._lanes = [
+        lanes.Lane(self._experiment, device, members_per_device)
+        for device in devices
+    ]
     self._members_per_device = members_per_device
 
   @property

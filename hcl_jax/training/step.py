@@ -135,58 +135,33 @@ def _mapper(devices):
 def lone_step(
     rules: Rules, state: state_lib.TrainState, batch: dict[str, jax.Array]
 ) -> tuple[state_lib.TrainState, Metrics]:
-  """The step of a run that has one device, for the two below."""
+  """The step of a run that has one device, for :func:`map_lone`."""
   return _whole_step(rules, state, batch, axis_name=None)
 
 
 def map_lone(
-    function: Callable[..., Any], device: jax.Device
-) -> Callable[..., tuple[state_lib.TrainState, Metrics]]:
-  """A step of knobs, state and batch, on one device.
-
-  Args:
-    function: ``(knobs, state, batch) -> (state, metrics)``.
-    device: where to run.
-
-  Returns:
-    The function, compiled; the state given is used up. Arrays of the batch have
-    a leading axis of length one, as of devices.
-  """
-  mapped = _mapper([device])(
-      function,
-      in_axes=(_REPLICATED, _REPLICATED, _SPLIT),
-      out_axes=(_REPLICATED, _REPLICATED),
-      donate_argnums=1,
-  )
-  return _compiled(mapped)
-
-
-def map_members(
     function: Callable[..., Any],
     device: jax.Device,
     *,
     donate_argnums: int | tuple[int, ...] = (),
 ) -> Callable[..., Any]:
-  """Maps a function of one run over runs that know nothing of each other.
+  """Compiles a function of knobs, state and batch for one device.
 
   Args:
-    function: takes and returns arrays of one run.
+    function: of the three.
     device: where to run.
     donate_argnums: arguments that are used up.
 
   Returns:
-    The function of arrays with two leading axes, one of length one, as of
-    devices, and one of runs.
+    The function. Arrays of the batch have a further leading axis, of length
+    one, as of devices; the others do not.
   """
-
-  def of_device(*args):
-    if jax.tree.leaves(args)[0].shape[0] > 1:
-      return jax.vmap(function)(*args)
-    # XLA on CPU is slow with axes of length one.
-    result = function(*jax.tree.map(lambda x: x[0], args))
-    return jax.tree.map(lambda x: x[None], result)
-
-  mapped = jax.pmap(of_device, devices=[device], donate_argnums=donate_argnums)
+  mapped = _mapper([device])(
+      function,
+      in_axes=(_REPLICATED, _REPLICATED, _SPLIT),
+      out_axes=_REPLICATED,
+      donate_argnums=donate_argnums,
+  )
   return _compiled(mapped)
 
 
