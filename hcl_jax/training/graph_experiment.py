@@ -69,8 +69,8 @@ class GraphExperiment(NamedTuple):
 
   def make_step(self) -> step_lib.Step:
     """The function that trains on one batch."""
-    step = step_lib.map_lone(
-        functools.partial(take_step, self), self.devices[0], donate_argnums=1
+    step = step_lib.compile_lone(
+        functools.partial(take_step, self), donate_argnums=1
     )
     return functools.partial(step, grid.knobs(self.config))
 

@@ -62,12 +62,11 @@ class Lane:
     self._width = width
     of_all = jax.vmap if width > 1 else lambda function: function
     self._init = jax.jit(of_all(self._create_state))
-    self._take_step = step_lib.map_lone(
+    self._take_step = step_lib.compile_lone(
         of_all(functools.partial(graph_experiment.take_step, experiment)),
-        device,
         donate_argnums=1,
     )
-    self._embed = step_lib.map_lone(of_all(self._features), device)
+    self._embed = step_lib.compile_lone(of_all(self._features))
 
   def start(
       self,
@@ -75,14 +74,16 @@ class Lane:
       epochs: Sequence[Sequence[graphs_lib.GraphBatch]],
   ) -> None:
     """Begins with members, each with the batches of its epochs."""
-    self._knobs = _stack([grid.knobs(member.config) for member in members])
-    self._batches = [
+    knobs = _stack([grid.knobs(member.config) for member in members])
+    batches = [
         jax.tree.map(
             lambda x: x[None], _stack([batch._asdict() for batch in batches])
         )
         for batches in zip(*epochs, strict=True)
     ]
-    self._state = jax.device_put(self._init(self._knobs), self._sharding)
+    self._knobs, self._batches, self._state = jax.device_put(
+        (knobs, batches, self._init(knobs)), self._sharding
+    )
     self._metrics = []
 
   def step(self) -> float:
@@ -126,7 +127,7 @@ class Lane:
     for batch in self._batches:
       out = np.asarray(self._embed(self._knobs, self._state, batch))
       parts.append(out.reshape(self._width, *out.shape[-2:]))
-      index.append(batch['index'].reshape(self._width, -1))
+      index.append(np.reshape(batch['index'], (self._width, -1)))
     features = np.concatenate(parts, axis=1)
     # Padding has the index -1 and comes first.
     order = np.argsort(np.concatenate(index, axis=1), axis=1, kind='stable')

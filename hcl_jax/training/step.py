@@ -135,34 +135,34 @@ def _mapper(devices):
 def lone_step(
     rules: Rules, state: state_lib.TrainState, batch: dict[str, jax.Array]
 ) -> tuple[state_lib.TrainState, Metrics]:
-  """The step of a run that has one device, for :func:`map_lone`."""
+  """The step of a run that has one device, for :func:`compile_lone`."""
   return _whole_step(rules, state, batch, axis_name=None)
 
 
-def map_lone(
+def compile_lone(
     function: Callable[..., Any],
-    device: jax.Device,
     *,
     donate_argnums: int | tuple[int, ...] = (),
 ) -> Callable[..., Any]:
-  """Compiles a function of knobs, state and batch for one device.
+  """Compiles a function of knobs, state and batch for the device of the state.
 
   Args:
     function: of the three.
-    device: where to run.
     donate_argnums: arguments that are used up.
 
   Returns:
     The function. Arrays of the batch have a further leading axis, of length
     one, as of devices; the others do not.
   """
-  mapped = _mapper([device])(
-      function,
-      in_axes=(_REPLICATED, _REPLICATED, _SPLIT),
-      out_axes=_REPLICATED,
+
+  def of_device(knobs, state, batch):
+    return function(knobs, state, jax.tree.map(lambda x: x[0], batch))
+
+  return jax.jit(
+      of_device,
       donate_argnums=donate_argnums,
+      compiler_options=models.compiler_options(),
   )
-  return _compiled(mapped)
 
 
 def _whole_step(rules, state, batch, axis_name=task_lib.AXIS):
