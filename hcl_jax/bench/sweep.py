@@ -54,7 +54,7 @@ A command is timed from its start to its scores, compilation included; half of
 the single runs go before the sweep and half after it. 'difference' is the
 largest one between the loss curves of a run and of the member that it is;
 'relative' the largest in relation to the loss, 'first point' that of the first
-point of the curves. Training amplifies rounding, so differences grow.\
+point of the curves. Training amplifies rounding: small differences grow.\
 """
 
 Curve = dict[int, float]
