@@ -23,6 +23,7 @@ from hcl_jax import data
 from hcl_jax import prepare
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import graph_experiment
 from hcl_jax.training import grid
 from hcl_jax.training import loop
 from hcl_jax.training import members as members_lib
@@ -257,19 +258,17 @@ class MembersTest(_SweepTestCase):
         atol=1e-3,
     )
 
-  def test_a_group_is_compiled_once(self):
-    compiled = jax.stages.Lowered.compile
+  def test_a_group_is_compiled_once_for_each_device(self):
+    plain = graph_experiment.take_step
     with mock.patch.object(
-        jax.stages.Lowered, 'compile', autospec=True, side_effect=compiled
-    ) as calls:
+        graph_experiment, 'take_step', side_effect=plain
+    ) as traced:
       sweep = sweeping.Sweep(_config(**_UNEVEN), {'seed': (0, 1, 2, 3, 4)})
       with mock.patch.object(
           jax, 'local_devices', lambda: jax.devices()[:2]
       ):
         sweep.run(self.root / 'sweep')
-    # On each of two devices a state, and the step and embeddings for each of
-    # the two shapes.
-    self.assertEqual(calls.call_count, 2 * 5)
+    self.assertEqual(traced.call_count, 2 * 2)  # devices and shapes
 
   def test_a_member_that_fails_leaves_the_others_alone(self):
     sweep = sweeping.Sweep(
