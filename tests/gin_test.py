@@ -72,6 +72,28 @@ def _feed_forward(params, x):
   return y + _linear(params['shortcut'], x)
 
 
+def _make_step(module, variables, variant):
+  """Loss with features and statistics, and gradients, of a batch of 16."""
+
+  @jax.jit
+  def step(batch):
+    def loss(params):
+      (features, *embeddings), updated = module.apply(
+          {**variables, 'params': params}, batch, train=True,
+          mutable=['batch_stats'],
+      )  # fmt: skip
+      value = hcl_jax.infograph_loss(
+          *embeddings, batch.graph_ids, variant=variant, beta=2.0, tau_plus=0.2,
+          graph_mask=batch.graph_mask, node_rows=batch.members,
+          node_counts=batch.member_counts,
+      )  # fmt: skip
+      return value, (features[:16], updated)
+
+    return jax.value_and_grad(loss, has_aux=True)(variables['params'])
+
+  return lambda batch: step(jax.tree.map(jnp.asarray, batch))
+
+
 class GinTest(parameterized.TestCase):
 
   @parameterized.product(train=(True, False), num_layers=(1, 3))
@@ -138,34 +160,14 @@ class SharedRowsTest(parameterized.TestCase):
   @parameterized.parameters('paper', 'released', 'infograph')
   def test_nodes_that_share_a_row_change_nothing(self, variant):
     graphs = tu.random_graphs(num_features=2)
-    rows = [*range(16)]
     module = gin.InfoGraph(width=8, num_layers=2)
-    variables = _variables(module, graphs.batch(rows))
-
-    @jax.jit
-    def step(params, batch):
-      def loss(params):
-        (features, *embeddings), updated = module.apply(
-            {**variables, 'params': params}, batch, train=True,
-            mutable=['batch_stats'],
-        )  # fmt: skip
-        value = hcl_jax.infograph_loss(
-            *embeddings, batch.graph_ids, variant=variant, beta=2.0,
-            tau_plus=0.2, graph_mask=batch.graph_mask,
-            node_rows=batch.members, node_counts=batch.member_counts,
-        )  # fmt: skip
-        return value, (features[:16], updated)
-
-      return jax.value_and_grad(loss, has_aux=True)(params)
-
-    def steps(graphs):
-      batch = graphs.batch(rows)
-      result = step(variables['params'], jax.tree.map(jnp.asarray, batch))
-      return np.sum(batch.node_counts > 0), *result
-
-    num_rows, (value, exact), grads = steps(graphs.coloured(2))
-    num_nodes, (expected, expected_exact), expected_grads = steps(graphs)
-    self.assertLess(num_rows, 0.7 * num_nodes)
+    plain = graphs.batch(range(16))
+    shared = graphs.coloured(2).batch(range(16))
+    num_rows = (shared.node_counts > 0).sum()
+    self.assertLess(num_rows, 0.7 * plain.node_counts.sum())
+    step = _make_step(module, _variables(module, plain), variant)
+    (value, exact), grads = step(shared)
+    (expected, expected_exact), expected_grads = step(plain)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     chex.assert_trees_all_close(exact, expected_exact, rtol=1e-4, atol=1e-4)
     pairs = zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True)
@@ -215,28 +217,13 @@ class PaddingTest(parameterized.TestCase):
     rows = [*range(16)]
     module = gin.InfoGraph(width=8, num_layers=2)
     variables = _variables(module, graphs.batch(rows))
-
-    @jax.jit
-    def step(params, batch):
-      def loss(params):
-        (features, *embeddings), updated = module.apply(
-            {**variables, 'params': params}, batch, train=True,
-            mutable=['batch_stats'],
-        )  # fmt: skip
-        value = hcl_jax.infograph_loss(
-            *embeddings, batch.graph_ids, variant=variant, tau_plus=0.2,
-            graph_mask=batch.graph_mask, node_rows=batch.members,
-            node_counts=batch.member_counts,
-        )  # fmt: skip
-        return value, (features[:16], updated)
-
-      return jax.value_and_grad(loss, has_aux=True)(params)
+    step = _make_step(module, variables, variant)
 
     def steps(*more):
       padding = np.add(graphs.padding(rows), more).tolist()
       batch = graphs.batch(rows, graphs_lib.Padding(*padding))
       batch.nodes[batch.node_counts == 0] = np.nan
-      return step(variables['params'], jax.tree.map(jnp.asarray, batch))
+      return step(batch)
 
     (value, exact), grads = steps(0, 0, 0, 0)
     for more in ((640, 9, 5, 0), (33, 41, 77, 3)):
