@@ -11,6 +11,9 @@ from hcl_jax.data.images import Images
 from hcl_jax.data.images import load
 from hcl_jax.data.sentence_batches import SentenceBatches
 from hcl_jax.data.sentence_batches import pad_sentences
+from hcl_jax.data.sentence_tasks import TASKS as SENTENCE_TASKS
+from hcl_jax.data.sentence_tasks import SentenceTask
+from hcl_jax.data.sentence_tasks import load_sentence_task
 from hcl_jax.data.sentences import Sentences
 from hcl_jax.data.sentences import load_sentences
 from hcl_jax.data.vocabulary import Vocabulary
