@@ -17,3 +17,5 @@ from hcl_jax.data.sentence_tasks import load_sentence_task
 from hcl_jax.data.sentences import Sentences
 from hcl_jax.data.sentences import load_sentences
 from hcl_jax.data.vocabulary import Vocabulary
+from hcl_jax.data.word_vectors import expand_vocabulary
+from hcl_jax.data.word_vectors import read_word_vectors
