@@ -23,6 +23,7 @@ TensorFlow is not needed. A data set is written whole or not at all, and one
 that is there already is left alone.
 """
 
+import json
 import os
 import pathlib
 
@@ -118,8 +119,13 @@ def prepare(
     raise ValueError(f'--text needs --dataset=sentences/NAME; got {dataset}.')
   root = locations.data_dir(data_dir)
   found = locations.find(_with_defaults(dataset), root)
+  options = corpus.Options(
+      split_sentences, cased, vocabulary_size, min_count, validation_documents
+  )
   if found:
     records.check_format(found)
+    if text:
+      _check_options(found, options)
     print(f'{dataset} is prepared already; it is left as it is.')
     return found
   where = {'data_dir': root, 'file_format': 'array_record'}
@@ -127,15 +133,7 @@ def prepare(
   if name == published.NAME:
     builder = _tu_graphs(config, images or arrays, graphs, where)
   elif name == corpus.NAME:
-    builder = _sentences(
-        config, text, where | {
-            'split_sentences': split_sentences,
-            'cased': cased,
-            'vocabulary_size': vocabulary_size,
-            'min_count': min_count,
-            'validation_documents': validation_documents,
-        },
-    )  # fmt: skip
+    builder = _sentences(config, text, options, where)
   elif images:
     builder = _image_folder(
         name, config, pathlib.Path(images), image_size, test_fraction,
@@ -273,7 +271,7 @@ def _is_of_sentences(dataset):
   return dataset.partition('/')[0] == corpus.NAME
 
 
-def _sentences(config, path, options):
+def _sentences(config, path, options, where):
   from hcl_jax.data.builders.sentences import builder
 
   if not config or not path:
@@ -282,7 +280,24 @@ def _sentences(config, path, options):
         'its text by --text.'
     )
   print(f'Reading {path}')
-  return builder.Sentences(config=config, path=pathlib.Path(path), **options)
+  return builder.Sentences(
+      config=config, path=pathlib.Path(path), options=options, **where
+  )
+
+
+def _check_options(directory, options):
+  """Raises a ValueError if a corpus was prepared with other options."""
+  recorded = json.loads((directory / 'metadata.json').read_text())['options']
+  other = [
+      f'{name}={recorded[name]}'
+      for name, value in options._asdict().items()
+      if value != recorded[name]
+  ]
+  if other:
+    raise ValueError(
+        f'{directory} was prepared with {", ".join(other)}; choose another '
+        'name, or remove it first.'
+    )
 
 
 def _from_catalogue(name, config, where):

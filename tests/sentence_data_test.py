@@ -183,7 +183,7 @@ class PrepareTest(_Test):
   @parameterized.parameters(
       ({'validation_documents': 3}, 'documents of the text, 3; got 3'),
       ({'validation_documents': -1}, 'validation_documents must'),
-      ({'vocabulary_size': 0}, 'size must be at least 1, got 0'),
+      ({'vocabulary_size': 0}, 'vocabulary_size must be at least 1, got 0'),
       ({'min_count': 0}, 'min_count must be at least 1, got 0'),
   )
   def test_unsuitable_options(self, options, message):
@@ -191,6 +191,15 @@ class PrepareTest(_Test):
     with self.assertRaisesRegex(ValueError, message):
       self.prepare(**options)
     self.assertFalse(self.data_dir.exists())
+
+  def test_other_options_are_refused(self):
+    self.file.write_text(_TEXT)
+    directory = self.prepare(min_count=2)
+    self.assertEqual(self.prepare(min_count=2), directory)
+    with self.assertRaisesRegex(
+        ValueError, f'{directory} was prepared with cased=False, min_count=2; '
+    ):
+      self.prepare(cased=True)
 
   def test_what_is_not_there(self):
     with self.assertRaisesRegex(
@@ -262,6 +271,8 @@ class ProseTest(parameterized.TestCase):
       (['So am I.', 'He lives in the U.S. Army camp.', 'See No. 5 and p. 7.'],),
       (['Say no.', 'No?', 'It is 3.5 km.', 'Élan is all… and so on.'],),
       (['He came… and went…', 'Yes.'],),
+      (["It is the cat's.", 'It is the dog’s.', 'At 5 p.m. he left.'],),
+      (['We met at 5 p.m.', "They said 'J. Smith' was no M.D. Yet he is."],),
   )
   def test_sentences(self, sentences):
     self.assertEqual(prose.split('  '.join(sentences)), sentences)

@@ -66,7 +66,7 @@ class Vocabulary:
     Returns:
       A vocabulary of up to ``size + 1`` ids.
     """
-    for name, value in (('size', size), ('min_count', min_count)):
+    for name, value in (('vocabulary_size', size), ('min_count', min_count)):
       if value < 1:
         raise ValueError(f'{name} must be at least 1, got {value}.')
     pairs = zip(counts, words, strict=True)

@@ -25,37 +25,23 @@ class Sentences(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       *,
       config: str,
       path: pathlib.Path,
-      split_sentences: bool = False,
-      cased: bool = False,
-      vocabulary_size: int = 20_000,
-      min_count: int = 1,
-      validation_documents: int = 0,
+      options: corpus_lib.Options,
       **kwargs,
   ):
     """Reads a text, holds out its last documents, numbers the other's words."""
-    corpus = corpus_lib.read(path, cased=cased, prose=split_sentences)
-    held_out = _held_out(corpus, validation_documents)
-    tokens_held_out = np.repeat(held_out, corpus.lengths)
-    counts = np.bincount(
-        corpus.tokens[~tokens_held_out], minlength=len(corpus.words)
-    )
-    self._vocabulary = vocabulary_lib.Vocabulary.of_counts(
-        corpus.words, counts, size=vocabulary_size, min_count=min_count,
-        cased=cased,
-    )  # fmt: skip
+    corpus = corpus_lib.read(path, options)
+    held_out = _held_out(corpus, options.validation_documents)
+    self._options = options
+    self._vocabulary = _vocabulary(corpus, ~held_out, options)
     ids = self._vocabulary.ids(corpus.words)[corpus.tokens]
     self._splits = {
-        name: (ids[np.repeat(rows, corpus.lengths)], corpus.lengths[rows],
-               corpus.segments[rows])
+        name: (
+            ids[np.repeat(rows, corpus.lengths)],
+            corpus.lengths[rows],
+            corpus.segments[rows],
+        )
         for name, rows in (('train', ~held_out), ('validation', held_out))
         if rows.any()
-    }  # fmt: skip
-    self._options = {
-        'cased': cased,
-        'min_count': min_count,
-        'split_sentences': split_sentences,
-        'validation_documents': validation_documents,
-        'vocabulary_size': vocabulary_size,
     }
     config = tfds.core.BuilderConfig(name=config, version=_VERSION)
     self.BUILDER_CONFIGS = [config]
@@ -77,7 +63,7 @@ class Sentences(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             'segment': numbers,
         }),
         metadata=tfds.core.MetadataDict(
-            options=self._options,
+            options=self._options._asdict(),
             splits={k: _measure(*v) for k, v in self._splits.items()},
         ),
         disable_shuffling=True,
@@ -115,6 +101,18 @@ def _held_out(corpus, num_documents):
         f'{count}; got {num_documents}.'
     )
   return corpus.documents >= count - num_documents
+
+
+def _vocabulary(corpus, rows, options):
+  """The commonest words of some sentences."""
+  tokens = corpus.tokens[np.repeat(rows, corpus.lengths)]
+  return vocabulary_lib.Vocabulary.of_counts(
+      corpus.words,
+      np.bincount(tokens, minlength=len(corpus.words)),
+      size=options.vocabulary_size,
+      min_count=options.min_count,
+      cased=options.cased,
+  )
 
 
 def _measure(tokens, lengths, segments):

@@ -34,6 +34,24 @@ VOCABULARY = 'vocabulary.json'
 _ENDINGS = '.txt', '.txt.gz', '.txt.xz'
 
 
+class Options(NamedTuple):
+  """How a text becomes a data set.
+
+  Attributes:
+    split_sentences: the text is prose, to be split into sentences.
+    cased: keep capital letters.
+    vocabulary_size: number of the commonest words to keep.
+    min_count: words that are less common are left out.
+    validation_documents: number of last documents to hold out.
+  """
+
+  split_sentences: bool = False
+  cased: bool = False
+  vocabulary_size: int = 20_000
+  min_count: int = 1
+  validation_documents: int = 0
+
+
 class Corpus(NamedTuple):
   """Sentences of a text, in its order.
 
@@ -52,15 +70,12 @@ class Corpus(NamedTuple):
   documents: np.ndarray
 
 
-def read(
-    path: pathlib.Path, *, cased: bool = False, prose: bool = False
-) -> Corpus:
+def read(path: pathlib.Path, options: Options) -> Corpus:
   """Reads a file or folder.
 
   Args:
     path: the file or folder.
-    cased: keep capital letters.
-    prose: the text is to be split into sentences.
+    options: whether it is prose, and whether to keep capital letters.
 
   Returns:
     The corpus.
@@ -70,7 +85,7 @@ def read(
     ValueError: a file is empty, damaged, not UTF-8 or no text file.
   """
   files = _list_files(path)
-  split = _segments_of_prose if prose else _segments
+  split = _segments_of_prose if options.split_sentences else _segments
   numbers = collections.defaultdict()
   numbers.default_factory = numbers.__len__  # A new word gets the next number.
   tokens, lengths, segments = (array.array('i') for _ in range(3))
@@ -80,7 +95,7 @@ def read(
     for sentences in split(text_files.read_lines(file)):
       segment = segments[-1] + 1 if segments else 0
       for sentence in sentences:
-        words = vocabulary.tokenize(sentence, cased=cased)
+        words = vocabulary.tokenize(sentence, cased=options.cased)
         tokens.extend(map(numbers.__getitem__, words))
         lengths.append(len(words))
         segments.append(segment)

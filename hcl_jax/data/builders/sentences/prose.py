@@ -6,7 +6,7 @@ import re
 _OPENING, _CLOSING = r'["\'\u201c\u2018(\[]*', r'["\'\u201d\u2019)\]]*'
 # The group is the first letter of what follows.
 _END = re.compile(rf'(?<=[.!?\u2026]){_CLOSING}\s(?={_OPENING}([^\W_]))')
-_LAST_WORD = re.compile(rf'([\w.]+)\.{_CLOSING}$')
+_LAST_WORD = re.compile(rf'\b([\w.\'\u2019]+)\.{_CLOSING}$')
 _INITIALS = re.compile(r'(?:[^\W\d_]\.)*[^\W\d_]')
 # After these a sentence goes on.
 _TITLES = frozenset(
@@ -59,7 +59,7 @@ def _goes_on(sentence, following):
   if not last:
     return False
   word = last[1]
-  if _INITIALS.fullmatch(word):
+  if _INITIALS.fullmatch(word) and word.isupper():
     return word != 'I'  # "So am I." is common, a name with I. is not.
   word = word.lower()
   return word in _TITLES or (word in _BEFORE_NUMBERS and following.isdigit())
