@@ -206,6 +206,8 @@ class SentenceScoresTest(absltest.TestCase):
             (x[:40], z[:40]), y[:40], (x[40:], z[40:]), y[40:], **knobs
         ),
     )
+    with self.assertRaisesRegex(ValueError, r'each of 120 sent.*\(60, 5\)'):
+      evaluation.sentence_scores(x, make(40, True))
 
 
 class SolverTest(parameterized.TestCase):

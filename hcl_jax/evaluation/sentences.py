@@ -56,6 +56,13 @@ def sentence_scores(
     As :func:`sentence_accuracy`, :func:`question_accuracy` or
     :func:`paraphrase_scores`.
   """
+  embeddings = np.asarray(embeddings)
+  num_sentences = len(task.labels) * (2 if task.is_pairs else 1)
+  if len(embeddings) != num_sentences:
+    raise ValueError(
+        f'embeddings must have a row for each of {num_sentences} sentences of '
+        f'the task; got shape {embeddings.shape}.'
+    )
   if task.num_train is None:
     return sentence_accuracy(embeddings, task.labels, **knobs)
   rows = slice(task.num_train), slice(task.num_train, None)
@@ -63,7 +70,7 @@ def sentence_scores(
   if not task.is_pairs:
     train, test = (embeddings[part] for part in rows)
     return question_accuracy(train, train_labels, test, test_labels, **knobs)
-  pairs = np.split(np.asarray(embeddings), 2)
+  pairs = np.split(embeddings, 2)
   train, test = ([side[part] for side in pairs] for part in rows)
   return paraphrase_scores(train, train_labels, test, test_labels, **knobs)
 
