@@ -94,7 +94,7 @@ class SentenceBatches(Sequence):
         ),
         'length': num_tokens.astype(np.int32),
         'segment': self._segments[rows],
-        'index': rows,
+        'index': rows.copy(),
     }  # fmt: skip
 
 
