@@ -112,11 +112,12 @@ class SentenceAccuracyTest(parameterized.TestCase):
 
   def test_powers_of_two_by_default(self):
     features, labels = _points(30, 2)
-    best = evaluation.sentence_accuracy(features, labels, folds=2)
-    given = evaluation.sentence_accuracy(
-        features, labels, folds=2, cs=[1, 2, 4, 8, 16, 32, 64, 128, 256]
+    cs = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    self.assertEqual(sentences.CS, cs)
+    self.assertEqual(
+        evaluation.sentence_accuracy(features, labels, folds=2),
+        evaluation.sentence_accuracy(features, labels, folds=2, cs=cs),
     )
-    self.assertEqual(best, given)
 
 
 class QuestionAccuracyTest(absltest.TestCase):
