@@ -6,8 +6,8 @@ that of liblinear, which the released evaluations use: an L2 penalty that takes
 in the intercept, and one class against the rest. The solver is another one, so
 that all six tasks take minutes: Newton's method, from the solution for the C
 before, in float32, until no entry of the gradient of the mean loss exceeds
-1e-5. On bags of words the weights differ from a tight solution by less than
-1e-4 of their norm.
+1e-5. On CR, with 512 numbers a sentence from bags of words, all folds had the C
+and the accuracies of a solution to 1e-11 in float64.
 """
 
 import dataclasses
