@@ -8,6 +8,7 @@ r"""Prepares a data set for training, once.
   python -m hcl_jax.prepare --dataset=my_photos --images=FOLDER --image_size=96
   python -m hcl_jax.prepare --dataset=MUTAG
   python -m hcl_jax.prepare --dataset=MUTAG --graphs=MUTAG.zip
+  python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz
 
 The first two download what the tfds catalogue names. ``--arrays`` takes a
 folder with train_images.npy, train_labels.npy, test_images.npy and so on (see
@@ -16,10 +17,13 @@ of classes, or in none (see hcl_jax/data/builders/image_folder/layout.py).
 ``--graphs`` takes a collection of graphs in the text format of TU Dortmund, a
 zip archive or a folder (see hcl_jax/data/builders/tu_graphs/text.py); the
 eight of the paper are known by name, any other is --dataset=tu_graphs/NAME.
+``--text`` takes sentences in their order, a file or a folder of files with a
+sentence a line (see hcl_jax/data/builders/sentences/corpus.py).
 TensorFlow is not needed. A data set is written whole or not at all, and one
 that is there already is left alone.
 """
 
+import json
 import os
 import pathlib
 
@@ -30,6 +34,7 @@ from hcl_jax.data import catalogue
 from hcl_jax.data import locations
 from hcl_jax.data import records
 from hcl_jax.data.builders.digit_scenes import scenes
+from hcl_jax.data.builders.sentences import corpus
 from hcl_jax.data.builders.tu_graphs import published
 
 _TINY_IMAGENET_SIZE = 64
@@ -57,6 +62,24 @@ _ARRAYS = flags.DEFINE_string('arrays', None, 'Folder with .npy files.')
 _GRAPHS = flags.DEFINE_string(
     'graphs', None, 'Zip archive or folder with graphs.'
 )
+_TEXT = flags.DEFINE_string(
+    'text', None, 'Text file or folder with a sentence a line.'
+)
+_SPLIT_SENTENCES = flags.DEFINE_bool(
+    'split_sentences', False, '--text is prose, to be split into sentences.'
+)
+_CASED = flags.DEFINE_bool('cased', False, 'Keep capital letters of --text.')
+_VOCABULARY_SIZE = flags.DEFINE_integer(
+    'vocabulary_size', 20_000, 'Commonest words of --text to keep.'
+)
+_MIN_COUNT = flags.DEFINE_integer(
+    'min_count', 1, 'Words of --text that are less common are left out.'
+)
+_VALIDATION_DOCUMENTS = flags.DEFINE_integer(
+    'validation_documents', 0,
+    'Last documents of --text, files of a folder or segments of a file, that '
+    'are the validation split.',
+)  # fmt: skip
 
 
 def prepare(
@@ -69,6 +92,12 @@ def prepare(
     skip_unreadable: bool = False,
     arrays: str | None = None,
     graphs: str | None = None,
+    text: str | None = None,
+    split_sentences: bool = False,
+    cased: bool = False,
+    vocabulary_size: int = 20_000,
+    min_count: int = 1,
+    validation_documents: int = 0,
 ) -> pathlib.Path:
   """Prepares a data set unless it is prepared; the flags are the arguments.
 
@@ -79,23 +108,32 @@ def prepare(
     ValueError: an argument or the data is unsuitable.
     OSError: something cannot be found, read, downloaded or written.
   """
-  if sum(map(bool, (images, arrays, graphs))) > 1:
-    raise ValueError('give one of --images, --arrays and --graphs.')
+  if sum(map(bool, (images, arrays, graphs, text))) > 1:
+    raise ValueError('give one of --images, --arrays, --graphs and --text.')
   if graphs and not _is_of_graphs(dataset):
     raise ValueError(
         f'--graphs needs --dataset={published.NAME}/NAME, or one of '
         f'{", ".join(published.STATISTICS)}; got {dataset}.'
     )
+  if text and not _is_of_sentences(dataset):
+    raise ValueError(f'--text needs --dataset=sentences/NAME; got {dataset}.')
   root = locations.data_dir(data_dir)
   found = locations.find(_with_defaults(dataset), root)
+  options = corpus.Options(
+      split_sentences, cased, vocabulary_size, min_count, validation_documents
+  )
   if found:
     records.check_format(found)
+    if text:
+      _check_options(found, options)
     print(f'{dataset} is prepared already; it is left as it is.')
     return found
   where = {'data_dir': root, 'file_format': 'array_record'}
   name, config, _ = locations.parse(_with_defaults(dataset))
   if name == published.NAME:
     builder = _tu_graphs(config, images or arrays, graphs, where)
+  elif name == corpus.NAME:
+    builder = _sentences(config, text, options, where)
   elif images:
     builder = _image_folder(
         name, config, pathlib.Path(images), image_size, test_fraction,
@@ -116,7 +154,8 @@ def describe(dataset: str, directory: pathlib.Path) -> str:
   """Where a prepared data set is, what it holds and how to use it."""
   import tensorflow_datasets as tfds
 
-  splits = tfds.builder_from_directory(directory).info.splits
+  info = tfds.builder_from_directory(directory).info
+  splits = info.splits
   counts = ', '.join(f'{k} {v.num_examples}' for k, v in splits.items())
   name, _, _ = locations.parse(published.full_name(dataset))
   root = directory.parents[2 if directory.parents[1].name == name else 1]
@@ -126,10 +165,23 @@ def describe(dataset: str, directory: pathlib.Path) -> str:
         f'{dataset} is ready in {directory} ({splits["train"].num_examples} '
         f'graphs): hcl_jax.data.load_graphs({dataset!r}{where})'
     )
+  if name == corpus.NAME:
+    return (
+        f'{dataset} is ready in {directory} ({_describe_sentences(info)}): '
+        f'hcl_jax.data.load_sentences({dataset!r}{where})'
+    )
   split = 'train' if 'train' in splits else next(iter(splits))
   return (
       f'{dataset} is ready in {directory} ({counts} images): '
       f'hcl_jax.data.load({dataset!r}, {split!r}{where})'
+  )
+
+
+def _describe_sentences(info):
+  return ', '.join(
+      f'{name} {split["sentences"]} sentences of {split["tokens"]} words, '
+      f'{split["unknown"]:.1%} of them unknown'
+      for name, split in info.metadata['splits'].items()
   )
 
 
@@ -215,6 +267,39 @@ def _tu_graphs(collection, others, path, where):
   return builder.TuGraphs(collection=collection, path=path, **where)
 
 
+def _is_of_sentences(dataset):
+  return dataset.partition('/')[0] == corpus.NAME
+
+
+def _sentences(config, path, options, where):
+  from hcl_jax.data.builders.sentences import builder
+
+  if not config or not path:
+    raise ValueError(
+        f'--dataset={corpus.NAME}/NAME needs a name of your choice and takes '
+        'its text by --text.'
+    )
+  print(f'Reading {path}')
+  return builder.Sentences(
+      config=config, path=pathlib.Path(path), options=options, **where
+  )
+
+
+def _check_options(directory, options):
+  """Raises a ValueError if a corpus was prepared with other options."""
+  recorded = json.loads((directory / 'metadata.json').read_text())['options']
+  other = [
+      f'{name}={recorded[name]}'
+      for name, value in options._asdict().items()
+      if value != recorded[name]
+  ]
+  if other:
+    raise ValueError(
+        f'{directory} was prepared with {", ".join(other)}; choose another '
+        'name, or remove it first.'
+    )
+
+
 def _from_catalogue(name, config, where):
   builder_class = catalogue.builder_class(name)
   if name == 'tiny_imagenet':
@@ -256,6 +341,12 @@ def main(argv):
         skip_unreadable=_SKIP_UNREADABLE.value,
         arrays=_ARRAYS.value,
         graphs=_GRAPHS.value,
+        text=_TEXT.value,
+        split_sentences=_SPLIT_SENTENCES.value,
+        cased=_CASED.value,
+        vocabulary_size=_VOCABULARY_SIZE.value,
+        min_count=_MIN_COUNT.value,
+        validation_documents=_VALIDATION_DOCUMENTS.value,
     )
   except catalogue.OfflineError as error:
     raise command.UsageError(

@@ -175,7 +175,7 @@ class LoadTest(_Test):
 
   def test_what_is_not_there(self):
     with self.assertRaisesRegex(
-        FileNotFoundError, 'hcl_jax.prepare --dataset=MUTAG --data_dir='
+        FileNotFoundError, 'prepare --dataset=tu_graphs/MUTAG --data_dir='
     ):
       self.load('MUTAG')
 

@@ -284,13 +284,9 @@ def load_graphs(
     FileNotFoundError: the data set is not prepared; the message says how to.
     ValueError: it is not one of graphs.
   """
-  directory = locations.data_dir(data_dir)
-  found = locations.find(published.full_name(name), directory)
-  if found is None:
-    raise FileNotFoundError(
-        f'data set {name!r} is not prepared in {directory}; prepare it with: '
-        + locations.command(name, directory)
-    )
+  found = locations.require(
+      published.full_name(name), locations.data_dir(data_dir)
+  )
   return _assemble(_read(found))
 
 
@@ -333,10 +329,7 @@ def _order(graphs, seed, batch_size):
 
 
 def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
-  records.check_format(directory)
-  import tensorflow_datasets as tfds  # Half a second, so only when needed.
-
-  builder = tfds.builder_from_directory(directory)
+  builder = records.open_builder(directory)
   if 'sender' not in builder.info.features:
     raise ValueError(
         f'{builder.info.full_name} has no graphs, only '

@@ -104,13 +104,7 @@ def load(
 def _prepared(name, directory) -> pathlib.Path:
   if locations.parse(name)[0] == 'digit_scenes':
     return _prepared_digit_scenes(name, directory)
-  found = locations.find(name, directory)
-  if found is None:
-    raise FileNotFoundError(
-        f'data set {name!r} is not prepared in {directory}; prepare it with: '
-        + locations.command(name, directory)
-    )
-  return found
+  return locations.require(name, directory)
 
 
 def _prepared_digit_scenes(name, directory):

@@ -49,10 +49,29 @@ def find(name: str, directory: pathlib.Path) -> pathlib.Path | None:
   return _newest(root, version) or _only_config(root, version)
 
 
-def command(name: str, directory: pathlib.Path) -> str:
-  """The command that prepares a data set."""
-  more = '' if directory == data_dir() else f' --data_dir={directory}'
-  return f'python -m hcl_jax.prepare --dataset={name}{more}'
+def require(
+    name: str, directory: pathlib.Path, source: str = ''
+) -> pathlib.Path:
+  """The folder of a prepared data set.
+
+  Args:
+    name: as :func:`find` takes it.
+    directory: what :func:`data_dir` gives.
+    source: the flag by which the command that prepares it needs its data.
+
+  Raises:
+    FileNotFoundError: it is not prepared; the message says how to.
+  """
+  found = find(name, directory)
+  if found is None:
+    flags = [f'--dataset={name}', source]
+    if directory != data_dir():
+      flags.append(f'--data_dir={directory}')
+    raise FileNotFoundError(
+        f'data set {name!r} is not prepared in {directory}; prepare it with: '
+        f'python -m hcl_jax.prepare {" ".join(filter(None, flags))}'
+    )
+  return found
 
 
 def _newest(root, version):

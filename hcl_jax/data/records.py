@@ -27,26 +27,18 @@ class Records:
 
   def __init__(self, directory: pathlib.Path, split: str):
     """Opens ``directory`` (``data_dir/name[/config]/version``)."""
-    check_format(directory)
-    import tensorflow_datasets as tfds  # Half a second, so only when needed.
-
-    builder = tfds.builder_from_directory(directory)
+    builder = open_builder(directory)
     self._directory, self._split = directory, split
     self._image, self._label = _keys(builder.info)
     self.image_shape = _image_shape(builder.info.features[self._image])
     self.class_names = ()
     if self._label:
       self.class_names = tuple(builder.info.features[self._label].names)
-    try:
-      self._source = builder.as_data_source(
-          split, decoders={self._image: tfds.decode.SkipDecoding()}
-      )
-    except (ValueError, KeyError, AssertionError) as error:
-      raise ValueError(
-          f'{builder.info.full_name} has the splits '
-          f'{", ".join(builder.info.splits)}, to be used as in '
-          f"'train[:90%]' or 'train+test'; got {split!r}."
-      ) from error
+    import tensorflow_datasets as tfds
+
+    self._source = open_split(
+        builder, split, decoders={self._image: tfds.decode.SkipDecoding()}
+    )
 
   def __len__(self) -> int:
     return len(self._source)
@@ -111,6 +103,26 @@ class Records:
     with futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
       for _ in pool.map(read, chunks):
         pass
+
+
+def open_builder(directory: pathlib.Path):
+  """The tfds builder of a prepared data set; checks its format."""
+  check_format(directory)
+  import tensorflow_datasets as tfds  # Half a second, so only when needed.
+
+  return tfds.builder_from_directory(directory)
+
+
+def open_split(builder, split: str, **options):
+  """The records of a split, by number; a ValueError if there is none such."""
+  try:
+    return builder.as_data_source(split, **options)
+  except (ValueError, KeyError, AssertionError) as error:
+    raise ValueError(
+        f'{builder.info.full_name} has the splits '
+        f'{", ".join(builder.info.splits)}, to be used as in '
+        f"'train[:90%]' or 'train+test'; got {split!r}."
+    ) from error
 
 
 def check_format(directory: pathlib.Path) -> None:

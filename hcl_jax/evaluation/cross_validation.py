@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested cross-validation: folds to score on, folds inside to choose C on."""
+"""Cross-validation: folds to choose C on, perhaps inside folds to score on."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from hcl_jax.losses import _arguments as _numbers
 
 CS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 Progress = Callable[[int, int], None]
+Score = Callable[[np.ndarray, np.ndarray], float]
 
 # With fewer rows all folds are done before another process has started.
 _ROWS_FOR_PROCESSES = 500
@@ -24,22 +25,27 @@ _ROWS_FOR_PROCESSES = 500
 class Classifier(Protocol):
   """What is cross-validated; it goes to other processes by pickling."""
 
-  def accuracies(
+  def predictions(
       self,
       train: tuple[np.ndarray, np.ndarray],
-      test: tuple[np.ndarray, np.ndarray],
+      features: np.ndarray,
       cs: Sequence[float],
-  ) -> list[float]:
-    """Shares of ``test`` classified rightly after fitting ``train``, by C.
+  ) -> list[np.ndarray]:
+    """Classes of other rows after fitting ``train``, for each C.
 
     Args:
       train: features ``[m, F]`` in float64 and labels ``[m]``.
-      test: the same of other rows.
+      features: of other rows, ``[n, F]``.
       cs: inverse strengths of the regularisation.
     """
 
   def describe(self, features: np.ndarray) -> dict[str, Any]:
     """What the classifier derives from features to fit, for the record."""
+
+
+def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
+  """The share of rows that are classified rightly."""
+  return float(np.mean(predicted == labels))
 
 
 def cross_validate(
@@ -50,16 +56,16 @@ def cross_validate(
     cs: Sequence[float] = CS,
     folds: int = 10,
     inner_folds: int = 5,
-    seed: int = 0,
+    seed: int | None = 0,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
   """Accuracy on held-out folds, with C chosen without them.
 
-  The rows are divided into stratified folds. For each of them, the other rows
-  are divided into inner folds, and C is the first of ``cs`` with the best mean
-  accuracy over these; then the classifier is fitted to all the other rows and
-  scored on the fold.
+  The rows are divided into folds. For each of them, the other rows are divided
+  into inner folds, and C is the first of ``cs`` with the best mean accuracy
+  over these; then the classifier is fitted to all the other rows and scored on
+  the fold.
 
   Args:
     classifier: what to fit.
@@ -68,7 +74,8 @@ def cross_validate(
     cs: values of C to choose from.
     folds: number of folds.
     inner_folds: number of folds that C is chosen on.
-    seed: of both divisions, >= 0.
+    seed: of both divisions, >= 0, which are stratified; None: folds are rows
+      that follow each other.
     workers: processes; None: one for each core, or this one alone for fewer
       than 500 rows. The result does not depend on it.
     progress: called after each fold with the number done and ``folds``; what
@@ -79,30 +86,18 @@ def cross_validate(
     standard deviation (unbiased); and ``folds``, for each its ``accuracy``, the
     chosen ``c``, its ``inner_accuracy`` and what the classifier derived.
   """
-  import joblib
-
-  features = _arguments.features('features', features).astype(np.float64)
-  labels = _read_labels(labels, len(features))
-  cs = _read_cs(cs)
-  check_folds(folds, inner_folds, labels)
+  features, labels, cs = _read(features, labels, cs)
   _check_seed(seed)
-  if workers is None:
-    many = len(features) >= _ROWS_FOR_PROCESSES
-    workers = min(usable_cores(), folds) if many else 1
-  _numbers.positive_int('workers', workers)
-  run = joblib.delayed(_run_fold)
-  results = joblib.Parallel(n_jobs=workers, return_as='generator')(
-      run(classifier, features, labels, split, cs, inner_folds, seed)
-      for split in _splits(labels, folds, seed)
+  check_folds(folds, inner_folds, labels, stratified=seed is not None)
+  done = _in_processes(
+      _run_fold,
+      [
+          (classifier, features, labels, division, cs, inner_folds, seed)
+          for division in _splits(labels, folds, seed)
+      ],
+      _read_workers(workers, len(features), folds),
+      progress,
   )
-  done = []
-  with warnings.catch_warnings(), contextlib.closing(results):
-    # Of folds given up where progress raises.
-    warnings.filterwarnings('ignore', '.*cancelled', UserWarning)
-    for result in results:
-      done.append(result)
-      if progress is not None:
-        progress(len(done), folds)
   accuracies = [fold['accuracy'] for fold in done]
   return {
       'accuracy': float(np.mean(accuracies)),
@@ -111,12 +106,66 @@ def cross_validate(
   }
 
 
-def check_folds(folds: int, inner_folds: int, labels: np.ndarray) -> None:
-  """Raises a ValueError if a class has too few rows for the folds."""
-  for name, value in (('folds', folds), ('inner_folds', inner_folds)):
-    _numbers.positive_int(name, value)
-    if value < 2:
-      raise ValueError(f'{name} must be 2 or more, got {value}.')
+def predict(
+    classifier: Classifier,
+    train_features: Any,
+    train_labels: Any,
+    features: Any,
+    *,
+    cs: Sequence[float] = CS,
+    folds: int = 10,
+    seed: int | None = 0,
+    score: Score = accuracy,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray, dict[str, Any]]:
+  """Classes of other rows, with C chosen on folds of those that are fitted.
+
+  Args:
+    classifier: what to fit.
+    train_features: ``[m, F]``.
+    train_labels: classes from 0, ``[m]``.
+    features: of the other rows, ``[n, F]``.
+    cs: values of C to choose from.
+    folds: number of folds that C is chosen on.
+    seed: as of :func:`cross_validate`.
+    score: the first C with the best mean of this over folds is chosen; a
+      function of labels and predicted classes.
+    workers: as of :func:`cross_validate`.
+    progress: as of :func:`cross_validate`.
+
+  Returns:
+    Classes ``[n]``; the chosen ``c`` and its ``inner_score``.
+  """
+  train_features, labels, cs = _read(train_features, train_labels, cs)
+  features = _arguments.features('features', features, train_features.shape[1])
+  _check_seed(seed)
+  _check_count('folds', folds, len(labels))
+  inner = _in_processes(
+      _inner_scores,
+      [
+          (classifier, train_features, labels, division, cs, score)
+          for division in _splits(labels, folds, seed)
+      ],
+      _read_workers(workers, len(labels), folds),
+      progress,
+  )
+  c, mean = _choose(cs, inner)
+  (predicted,) = classifier.predictions(
+      (train_features, labels), features.astype(np.float64), [c]
+  )
+  return predicted, {'c': c, 'inner_score': mean}
+
+
+def check_folds(
+    folds: int, inner_folds: int, labels: np.ndarray, *, stratified: bool = True
+) -> None:
+  """Raises a ValueError if there are too few rows for the folds."""
+  left = len(labels) - -(-len(labels) // max(folds, 1))
+  _check_count('folds', folds, len(labels))
+  _check_count('inner_folds', inner_folds, left)
+  if not stratified:
+    return
   classes, counts = np.unique(labels, return_counts=True)
   least = int(counts.min())
   if folds > least:
@@ -132,39 +181,74 @@ def check_folds(folds: int, inner_folds: int, labels: np.ndarray) -> None:
     )
 
 
-def _run_fold(classifier, features, labels, split, cs, inner_folds, seed):
-  rest, held_out = split
-  features_rest, labels_rest = features[rest], labels[rest]
-  inner = [
-      classifier.accuracies(
-          (features_rest[train], labels_rest[train]),
-          (features_rest[test], labels_rest[test]),
-          cs,
-      )
-      for train, test in _splits(labels_rest, inner_folds, seed)
-  ]
+def _check_count(name, folds, rows):
+  _numbers.positive_int(name, folds)
+  if folds < 2:
+    raise ValueError(f'{name} must be 2 or more, got {folds}.')
+  if folds > rows:
+    raise ValueError(f'{name} must be at most {rows}, the rows; got {folds}.')
+
+
+def _run_fold(classifier, features, labels, division, cs, inner_folds, seed):
+  """Chooses C on the rows outside a fold and scores on the fold."""
+  rest, held_out = division
+  train = features[rest], labels[rest]
+  c, mean = _choose(cs, [
+      _inner_scores(classifier, *train, inner, cs, accuracy)
+      for inner in _splits(labels[rest], inner_folds, seed)
+  ])
+  (predicted,) = classifier.predictions(train, features[held_out], [c])
+  return {
+      'accuracy': accuracy(labels[held_out], predicted),
+      'c': c,
+      'inner_accuracy': mean,
+      **classifier.describe(train[0]),
+  }
+
+
+def _inner_scores(classifier, features, labels, division, cs, score):
+  """The score on a fold, for each C."""
+  rest, held_out = division
+  predictions = classifier.predictions(
+      (features[rest], labels[rest]), features[held_out], cs
+  )
+  return [score(labels[held_out], predicted) for predicted in predictions]
+
+
+def _choose(cs, inner):
+  """The first C with the best mean over folds, and that mean."""
   means = np.mean(inner, axis=0)
   best = int(np.argmax(means))
-  (accuracy,) = classifier.accuracies(
-      (features_rest, labels_rest),
-      (features[held_out], labels[held_out]),
-      cs[best : best + 1],
-  )
-  return {
-      'accuracy': float(accuracy),
-      'c': cs[best],
-      'inner_accuracy': float(means[best]),
-      **classifier.describe(features_rest),
-  }
+  return cs[best], float(means[best])
 
 
 def _splits(labels, folds, seed):
   from sklearn import model_selection  # Slow to import.
 
-  divide = model_selection.StratifiedKFold(
-      folds, shuffle=True, random_state=seed
-  )
+  divide = model_selection.KFold(folds)
+  if seed is not None:
+    divide = model_selection.StratifiedKFold(
+        folds, shuffle=True, random_state=seed
+    )
   return list(divide.split(np.zeros((len(labels), 1)), labels))
+
+
+def _in_processes(function, arguments, workers, progress):
+  """The function of each of some arguments, in order."""
+  import joblib
+
+  results = joblib.Parallel(n_jobs=workers, return_as='generator')(
+      joblib.delayed(function)(*each) for each in arguments
+  )
+  done = []
+  with warnings.catch_warnings(), contextlib.closing(results):
+    # Of folds given up where progress raises.
+    warnings.filterwarnings('ignore', '.*cancelled', UserWarning)
+    for result in results:
+      done.append(result)
+      if progress is not None:
+        progress(len(done), len(arguments))
+  return done
 
 
 def usable_cores() -> int:
@@ -172,6 +256,19 @@ def usable_cores() -> int:
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
+
+
+def _read(features, labels, cs):
+  features = _arguments.features('features', features).astype(np.float64)
+  return features, _read_labels(labels, len(features)), _read_cs(cs)
+
+
+def _read_workers(workers, rows, folds):
+  if workers is None:
+    many = rows >= _ROWS_FOR_PROCESSES
+    workers = min(usable_cores(), folds) if many else 1
+  _numbers.positive_int('workers', workers)
+  return workers
 
 
 def _read_labels(labels, rows):
@@ -194,5 +291,7 @@ def _read_cs(cs):
 
 
 def _check_seed(seed):
+  if seed is None:
+    return
   if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
     raise ValueError(f'seed must be a whole number >= 0, got {seed!r}.')

@@ -80,18 +80,19 @@ class _Rbf:
 
   gamma: str | float
 
-  def accuracies(self, train, test, cs):
+  def predictions(self, train, features, cs):
     from sklearn import svm
     from sklearn.metrics import pairwise
 
     gamma = self._number(train[0])
     kernel = pairwise.rbf_kernel(train[0], gamma=gamma)
-    test_kernel = pairwise.rbf_kernel(test[0], train[0], gamma=gamma)
-    results = []
-    for c in cs:
-      machine = svm.SVC(C=c, kernel='precomputed').fit(kernel, train[1])
-      results.append(machine.score(test_kernel, test[1]))
-    return results
+    to_train = pairwise.rbf_kernel(features, train[0], gamma=gamma)
+    return [
+        svm.SVC(C=c, kernel='precomputed')
+        .fit(kernel, train[1])
+        .predict(to_train)
+        for c in cs
+    ]
 
   def describe(self, features):
     return {'gamma': self._number(features)}
@@ -108,13 +109,13 @@ class _Rbf:
 class _Logistic:
   """Logistic regression behind a standardisation."""
 
-  def accuracies(self, train, test, cs):
+  def predictions(self, train, features, cs):
     from sklearn import exceptions
     from sklearn import linear_model
     from sklearn import preprocessing
 
     scale = preprocessing.StandardScaler().fit(train[0])
-    features, test_features = map(scale.transform, (train[0], test[0]))
+    train_features, features = map(scale.transform, (train[0], features))
     results = []
     for c in cs:
       model = linear_model.LogisticRegression(
@@ -122,8 +123,8 @@ class _Logistic:
       )
       with warnings.catch_warnings():
         warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
-        model.fit(features, train[1])
-      results.append(model.score(test_features, test[1]))
+        model.fit(train_features, train[1])
+      results.append(model.predict(features))
     return results
 
   def describe(self, features):
