@@ -51,7 +51,7 @@ class BenchGraphTest(absltest.TestCase):
     with tempfile.TemporaryDirectory() as directory:
       done = _run('--bench_dataset=MUTAG', f'--bench_data_dir={directory}')
     self.assertEqual(done.returncode, 2)
-    self.assertIn("data set 'MUTAG' is not prepared", done.stderr)
+    self.assertIn("data set 'tu_graphs/MUTAG' is not prepared", done.stderr)
 
 
 if __name__ == '__main__':
