@@ -9,10 +9,12 @@ from jax import lax
 import jax.numpy as jnp
 
 from hcl_jax import sentences
+from hcl_jax.models import convolution
 
 ENCODERS = ('gru', 'bag')
 POOLINGS = ('mean', 'sum')
 
+_LIBRARY = 'xla_cpu_experimental_ynn_fusion_type'
 _xavier_uniform = nn.initializers.xavier_uniform()
 
 
@@ -164,6 +166,20 @@ class SentenceEncoders(nn.Module):
     return self.left(batch), self.right(batch)
 
 
+@functools.cache
+def compiler_options() -> dict[str, str]:
+  """Options with which these encoders compile to run fastest on a CPU.
+
+  Those of image encoders, but products are Eigen's too: some 1.2 times as fast
+  as YNNPACK's at these sizes, and a row of one does not depend on how many rows
+  there are, so padding changes no bit of an embedding.
+  """
+  options = dict(convolution.compiler_options())
+  if _LIBRARY in options:
+    options[_LIBRARY] = 'LIBRARY_FUSION_TYPE_REDUCE'
+  return options
+
+
 def _look_up(module, batch):
   """Vectors of the different words of a batch, from a table of all."""
   shape = module.vocabulary_size, module.word_dim
@@ -186,7 +202,7 @@ def _check_choice(argument, value, known):
 def _goes_on(rows, reverse):
   """Whether a place continues the sentence of the place read before it."""
   same = rows[1:] == rows[:-1]
-  edge = jnp.zeros_like(same[:1])
+  edge = jnp.zeros_like(rows[:1], dtype=bool)
   return jnp.concatenate([same, edge] if reverse else [edge, same])
 
 
