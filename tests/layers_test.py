@@ -24,7 +24,7 @@ _LAYERS = {
     'tasks': 2,
     'training': 3, 'command': 3,
     'train': 4, 'evaluate': 4, 'prepare': 4, 'analyze': 4, 'sweep': 4,
-    'bench': 4,
+    'bench': 4, 'nearest': 4,
 }  # fmt: skip
 _SIBLINGS = {('schedules', 'losses'), ('analysis', 'reporting')}
 _HEAVY = (

@@ -20,6 +20,7 @@ from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.training import nearest
 from hcl_jax.training import sentence_experiment
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import sweeping
@@ -223,6 +224,42 @@ class SentenceReaderTest(SentenceTest):
         hits.append(abs(i - best) == 1 and same)
     self.assertBetween(np.mean(hits), 0.05, 0.95)
     self.assertAlmostEqual(scores['accuracy'], np.mean(hits), places=6)
+
+
+class FinderTest(SentenceTest):
+
+  def test_finds_what_is_near(self):
+    experiment = self._experiment()
+    state = experiment.create_state()
+    seen = []
+    finder = nearest.Finder(experiment, state, progress=seen.append)
+    self.assertEqual(finder.size, 72)
+    self.assertEqual(seen, [16, 32, 48, 64, 72])
+    text = experiment.train.text(40)
+    found = finder.find(text, k=5)
+    self.assertLen(found, 5)
+    self.assertEqual(found[0].text, text)
+    self.assertAlmostEqual(found[0].cosine, 1, places=5)
+    cosines = [x.cosine for x in found]
+    self.assertEqual(cosines, sorted(cosines, reverse=True))
+    features = experiment.reader().features(state, [
+        experiment.train.vocabulary.encode(x.text) for x in (found[0], found[4])
+    ])  # fmt: skip
+    self.assertAlmostEqual(
+        found[4].cosine, features[0] @ features[1] / 2, places=5
+    )
+
+  def test_looks_into_other_texts(self):
+    experiment = self._experiment()
+    texts = ['w1 w2', 'w9 nothing w11', 'w30']
+    finder = nearest.Finder(
+        experiment, experiment.create_state(), texts=texts, max_sentences=2
+    )
+    self.assertEqual(finder.size, 2)
+    found = finder.find('w9 else w11')  # both words are unknown
+    self.assertEqual([x.text for x in found], [texts[1], texts[0]])
+    with self.assertRaisesRegex(ValueError, 'a sentence or more'):
+      nearest.Finder(experiment, experiment.create_state(), texts=[])
 
 
 class LoweringTest(SentenceTest):
