@@ -23,8 +23,9 @@ from hcl_jax.training import workdir as workdir_lib
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
 _PROTOCOL = flags.DEFINE_list(
     'protocol', None,
-    f'Of {", ".join(limits.PROTOCOLS)}, or, for graphs, of '
-    f'{", ".join(limits.GRAPH_PROTOCOLS)}; by default those of the run.',
+    f'Of {", ".join(limits.PROTOCOLS)}; for graphs, of '
+    f'{", ".join(limits.GRAPH_PROTOCOLS)}; for sentences, of '
+    f'{", ".join(limits.SENTENCE_PROTOCOLS)}; by default those of the run.',
 )
 _STEP = flags.DEFINE_string(
     'step', 'last', "Which checkpoint: a number, 'last' or 'best'."
@@ -77,9 +78,10 @@ def read_config(workdir: pathlib.Path):
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   if _SEEDS.value is not None:
-    of_folds = 'fold_seeds' in config.evaluate
-    field = 'fold_seeds' if of_folds else 'linear_seeds'
-    config.evaluate[field] = tuple(map(int, _SEEDS.value))
+    known = {'fold_seeds', 'linear_seeds'} & set(config.evaluate)
+    if not known:
+      raise ValueError('--seeds: no protocol of this run has any.')
+    config.evaluate[known.pop()] = tuple(map(int, _SEEDS.value))
   return config
 
 

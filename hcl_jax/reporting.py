@@ -66,8 +66,13 @@ def markdown_table(
 def score_table(rows: dict[str, dict[str, float]]) -> str:
   """Scores between 0 and 1, a line for each name, a column for each score.
 
-  What is no number, such as a list of folds, is left out.
+  What is no number, such as a list of folds, is left out. What ends in
+  ``/loss`` is no share and shown as it is.
   """
+
+  def cell(name, value):
+    return number(value, 4) if name.endswith('/loss') else percent(value)
+
   names = dict.fromkeys(
       name
       for scores in rows.values()
@@ -77,7 +82,7 @@ def score_table(rows: dict[str, dict[str, float]]) -> str:
   return table(
       ['', *names],
       [
-          [row, *(percent(scores.get(name)) for name in names)]
+          [row, *(cell(name, scores.get(name)) for name in names)]
           for row, scores in rows.items()
       ],
   )

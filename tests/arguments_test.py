@@ -186,6 +186,12 @@ class ArraysTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'where must be a boolean array'):
       _quick_thoughts(where=_IDS)
 
+  def test_segments(self):
+    with self.assertRaisesRegex(ValueError, r'segments must have shape \(4,\)'):
+      _quick_thoughts(segments=_IDS[:3])
+    with self.assertRaisesRegex(ValueError, 'segments must be an integer'):
+      _quick_thoughts(segments=_Z[:, 0])
+
   def test_explicit_negatives(self):
     for negatives, message in (
         (_Z[:, :2], r'\[n, 3\] or \[4, n, 3\].*got \(4, 2\)'),

@@ -180,7 +180,7 @@ class InfoGraphTaskTest(parameterized.TestCase):
     self.assertEqual((task.variant, task.tau_plus), ('released', None))
     expected = hcl_jax.schedules.anneal(2.0, 90, 9)
     for step in (0, 45, 89):
-      self.assertEqual(task.schedules(step)['beta'], expected(step))
+      self.assertEqual(task.metrics(None, None, step)['beta'], expected(step))
 
 
 if __name__ == '__main__':

@@ -18,13 +18,13 @@ _ROOT = pathlib.Path(hcl_jax.__file__).parent
 
 # A module may import from lower layers and from its own package.
 _LAYERS = {
-    'losses': 0, 'schedules': 0, 'graphs': 0,
+    'losses': 0, 'schedules': 0, 'graphs': 0, 'sentences': 0,
     'augment': 1, 'momentum': 1, 'models': 1, 'data': 1, 'evaluation': 1,
     'analysis': 1, 'reporting': 1,
     'tasks': 2,
     'training': 3, 'command': 3,
     'train': 4, 'evaluate': 4, 'prepare': 4, 'analyze': 4, 'sweep': 4,
-    'bench': 4,
+    'bench': 4, 'nearest': 4,
 }  # fmt: skip
 _SIBLINGS = {('schedules', 'losses'), ('analysis', 'reporting')}
 _HEAVY = (

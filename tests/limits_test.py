@@ -11,13 +11,14 @@ import numpy as np
 from hcl_jax.data.builders.tu_graphs import published
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import infograph
+from hcl_jax.tasks import quick_thoughts
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import grid
 from hcl_jax.training import limits
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'
 _ALL = sorted(path.stem for path in _CONFIGS.glob('*.py'))
-_NAMES = [name for name in _ALL if name != 'graphs']
+_NAMES = [name for name in _ALL if name not in ('graphs', 'sentences')]
 
 
 def _get_config(name):
@@ -33,7 +34,8 @@ class ConfigsTest(parameterized.TestCase):
   def test_all_are_there(self):
     self.assertContainsSubset(
         ('digits', 'cifar10', 'cifar10_small', 'cifar100', 'stl10',
-         'tiny_imagenet', 'moco_cifar10', 'image_folder', 'graphs'), _ALL,
+         'tiny_imagenet', 'moco_cifar10', 'image_folder', 'graphs',
+         'sentences'), _ALL,
     )  # fmt: skip
 
   @parameterized.parameters(*_NAMES)
@@ -146,6 +148,52 @@ class GraphsTest(parameterized.TestCase):
     config.evaluate.svm_every_epochs = 1
     with self.assertRaisesRegex(ValueError, 'at most 9, .*class 0; got 10'):
       limits.check_graphs(config, labels)
+
+
+class SentencesTest(parameterized.TestCase):
+
+  @parameterized.product(
+      size=('small', 'released'), variant=config_lib.VARIANTS
+  )
+  def test_every_size_is_sound_in_every_variant(self, size, variant):
+    config = _get_config('sentences')(f'{size},{variant}')
+    limits.check(config)
+    expected = {'standard': (0, 0), 'debiased': (0, 0.01), 'hard': (1, 0)}
+    self.assertEqual(
+        (config.loss.beta, config.loss.tau_plus), expected[variant]
+    )
+    quick_thoughts.create(
+        config, vocabulary_size=9, total_steps=10, steps_per_epoch=5
+    )
+
+  def test_the_argument_may_be_short(self):
+    get_config = _get_config('sentences')
+    self.assertEqual(get_config(), get_config('small,hard'))
+    self.assertEqual(get_config('released'), get_config('released,hard'))
+    self.assertNotEqual(get_config(), get_config('released'))
+
+  @parameterized.parameters('large', 'small,soft', 'hard')
+  def test_unknown_arguments_are_refused(self, argument):
+    with self.assertRaisesRegex(ValueError, f'SIZE,VARIANT.*{argument!r}'):
+      _get_config('sentences')(argument)
+
+  @parameterized.parameters(
+      ('data.order', 'shuffled', r"data.order must be one of 'consecutive'"),
+      ('data.block_size', 1, r'config.data.block_size must be >= 2'),
+      ('model.encoder', 'lstm', r"model.encoder must be one of 'gru', 'bag'"),
+      ('model.dim', 301, r'config.model.dim must be even .* got 301'),
+      ('loss.tau_plus', 1.0, r'config.loss.tau_plus must be in \[0, 1\)'),
+      ('loss.window', 200, r'batch_size must be at least .* 401, got 400'),
+      ('optimizer.clip_each_norm', -1.0, r'clip_each_norm must be >= 0'),
+      ('train.checkpoint_every_epochs', 0.0, r'every_epochs must be > 0'),
+      ('evaluate.protocols', ('svm',), r"a tuple of 'retrieval'"),
+  )
+  def test_names_the_field(self, field, value, message):
+    config = config_lib.sentence_config()
+    with config.unlocked():
+      config.update_from_flattened_dict({field: value})
+    with self.assertRaisesRegex(ValueError, message):
+      limits.check(config)
 
 
 class LimitsTest(parameterized.TestCase):

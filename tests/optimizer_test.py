@@ -113,6 +113,21 @@ class OptimizerTest(parameterized.TestCase):
       np.testing.assert_allclose(actual[name], expected, rtol=1e-5)
 
 
+  def test_clipping_of_each_variable(self):
+    config = _config(name='sgd', weight_decay=0.0, learning_rate=1.0,
+                     momentum=0.0)  # fmt: skip
+    with config.unlocked():
+      config.clip_each_norm = 1.5
+    g = self.grads[0]
+    norms = {name: np.linalg.norm(x) for name, x in g.items()}
+    self.assertLess(norms['bias'], 1.5)
+    self.assertGreater(norms['kernel'], 1.5)
+    actual = _run(config, [g], self.params)
+    for name, x in self.params.items():
+      expected = x - g[name] * min(1.5 / norms[name], 1)
+      np.testing.assert_allclose(actual[name], expected, rtol=1e-5)
+
+
 class LearningRateTest(parameterized.TestCase):
 
   def _rates(self, steps, **knobs):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """quick_thoughts_loss."""
 
+import contextlib
 import functools
 
 from absl.testing import absltest
@@ -15,6 +16,8 @@ from hcl_jax import losses
 from tests import reference
 from tests import testing
 
+# Pieces of text of 3, 2, 1 and 2 sentences; the single one has no neighbour.
+_SEGMENTS = np.array([4, 4, 4, 7, 7, 8, 9, 9])
 _TOY = np.float32([[9.0, 1.0, 0.0], [0.5, 9.0, 2.0], [0.0, 1.0, 9.0]])
 
 
@@ -34,20 +37,101 @@ class QuickThoughtsLossTest(testing.LossTest):
   def test_matches_the_oracle(self, window, self_pair, floor, clip_scale):
     left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
     where = np.array([True] * 6 + [False, True])
+    masks = (
+        {}, {'where': where}, {'segments': _SEGMENTS, 'where': where},
+    )  # fmt: skip
     fixed = {
         'window': window, 'self_pair': self_pair, 'floor': floor,
         'clip_scale': clip_scale,
     }  # fmt: skip
     loss = self.variant(functools.partial(losses.quick_thoughts_loss, **fixed))
     for beta, tau_plus in ((0.0, 0.0), (1.0, 0.0), (2.0, 0.3), (0.0, 0.01)):
-      for mask in (None, where):
-        knobs = {'beta': beta, 'tau_plus': tau_plus, 'where': mask}
+      for mask in masks:
+        knobs = {'beta': beta, 'tau_plus': tau_plus, **mask}
         expected = reference.quick_thoughts(
             _scores(left, right), **fixed, **knobs
         )
         np.testing.assert_allclose(
             loss(left, right, **knobs), expected, rtol=1e-5, atol=1e-6
         )
+
+  @parameterized.product(floor=('none', 'soft'), clip_scale=(None, 2.0))
+  def test_gradient_matches_the_oracle(self, floor, clip_scale):
+    left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
+    knobs = {
+        'beta': 1.5, 'tau_plus': 0.1, 'floor': floor, 'window': 2,
+        'clip_scale': clip_scale, 'segments': _SEGMENTS,
+    }  # fmt: skip
+
+    def expected(k, i, j):
+      sums = []
+      for change in (1e-6, -1e-6):
+        pair = [np.float64(left), np.float64(right)]
+        pair[k][i, j] += change
+        sums.append(sum(reference.quick_thoughts(pair[0] @ pair[1].T, **knobs)))
+      return (sums[0] - sums[1]) / 2e-6
+
+    grads = jax.grad(
+        lambda *z: losses.quick_thoughts_loss(*z, **knobs).sum(), (0, 1)
+    )(left, right)
+    for k, grad in enumerate(grads):
+      slopes = [[expected(k, i, j) for j in range(3)] for i in range(8)]
+      self.assertLess(testing.gradient_error(grad, slopes), 1e-5)
+
+  def test_only_sentences_of_one_segment_are_neighbours(self):
+    left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
+    loss = functools.partial(losses.quick_thoughts_loss, left, right)
+    one = loss(segments=np.full(8, 3))
+    np.testing.assert_array_equal(one, loss())
+    split = loss(segments=_SEGMENTS)
+    self.assertEqual(split[5], 0)  # it has no neighbour
+    # 1 has both its neighbours still, 2 lost one.
+    np.testing.assert_allclose(split[1], one[1], rtol=1e-6)
+    self.assertGreater(abs(split[2] - one[2]), 1e-3)
+    # Yet across a border sentences are negatives: pushed apart.
+    pulls = jax.grad(
+        lambda s: losses.quick_thoughts_loss(
+            s, jnp.eye(8), segments=_SEGMENTS
+        )[2]
+    )(np.float32(_scores(left, right)))
+    self.assertLess(pulls[2, 1], 0)
+    self.assertGreater(pulls[2, 3], 0)
+
+  @parameterized.product(
+      floor=('none', 'soft', 'sphere'), tau_plus=(0.0, 0.2, 0.6)
+  )
+  def test_clamp_fraction_matches_the_oracle(self, floor, tau_plus):
+    left, right = 2 * testing.normal(8, 3), testing.normal(8, 3, seed=1)
+    for more in (
+        {}, {'segments': _SEGMENTS}, {'where': np.arange(8) < 6},
+        {'clip_scale': 2.0, 'self_pair': 'drop'},
+    ):  # fmt: skip
+      knobs = {'beta': 1.0, 'tau_plus': tau_plus, 'floor': floor, **more}
+      with self._warnings_of(floor):
+        share = losses.quick_thoughts_clamp_fraction(left, right, **knobs)
+      expected = reference.quick_thoughts_clamp_fraction(
+          _scores(left, right), **knobs
+      )
+      self.assertAlmostEqual(float(share), expected, places=6)
+      if not tau_plus:
+        self.assertEqual(share, 0)
+
+  def _warnings_of(self, floor):
+    if floor == 'sphere':
+      return self.assertWarnsRegex(UserWarning, 'unit embeddings')
+    return contextlib.nullcontext()
+
+  def test_clamped_anchors_have_no_gradient_on_negatives(self):
+    left, right = 2 * testing.normal(8, 3), testing.normal(8, 3, seed=1)
+    knobs = {'beta': 1.0, 'tau_plus': 0.6, 'self_pair': 'drop'}
+    share = losses.quick_thoughts_clamp_fraction(left, right, **knobs)
+    pulls = jax.grad(
+        lambda s: losses.quick_thoughts_loss(s, jnp.eye(8), **knobs).sum()
+    )(np.float32(_scores(left, right)))
+    away = np.abs(np.subtract.outer(np.arange(8), np.arange(8))) > 1
+    dead = np.abs(np.where(away, pulls, 0)).sum(axis=1) == 0
+    self.assertBetween(dead.mean(), 0.1, 0.9)
+    self.assertAlmostEqual(float(share), dead.mean(), places=6)
 
   def test_golden_values(self):
     right = np.eye(3, dtype=np.float32)

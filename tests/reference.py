@@ -312,44 +312,70 @@ def _released(scores, graph_ids, beta, tau_plus):
 
 def quick_thoughts(
     scores, *, beta, tau_plus, window=1, self_pair='zero', clip_scale=None,
-    floor='none', where=None,
+    floor='none', segments=None, where=None,
 ):  # fmt: skip
   """One loss per sentence from the matrix of inner products."""
-  scores = np.asarray(scores, np.float64)
-  batch = len(scores)
-  counted = [True] * batch if where is None else list(where)
-  negatives, positives = [], []
-  for i in range(batch):
-    pos = [
-        scores[i, j]
-        for j in range(batch)
-        if counted[i] and counted[j] and 0 < abs(i - j) <= window
-    ]
-    neg = [
-        scores[i, j]
-        for j in range(batch)
-        if counted[i] and counted[j] and abs(i - j) > window
-    ]
-    if self_pair == 'zero' and counted[i]:
-      neg.append(0.0)
-    positives.append(pos)
-    negatives.append(neg)
-  if clip_scale is not None:
-    largest = max(abs(s) for neg in negatives for s in neg)
-    beta = beta * clip_scale / largest if largest else 0.0
   losses = []
-  for pos, neg in zip(positives, negatives, strict=True):
+  for pos, neg, tilt in _quick_thoughts_anchors(
+      scores, beta, window, self_pair, clip_scale, segments, where
+  ):
     if not pos:
       losses.append(0.0)
       continue
     mass = 0.0
     if neg:
       mass, *_ = negative_mass(
-          pos, neg, beta, tau_plus, **floors(floor, 1.0)
+          pos, neg, tilt, tau_plus, **floors(floor, 1.0)
       )
     total = math.log(sum(math.exp(s) for s in pos) + mass)
     losses.append(sum(total - s for s in pos) / len(pos))
   return losses
+
+
+def quick_thoughts_clamp_fraction(
+    scores, *, beta, tau_plus, window=1, self_pair='zero', clip_scale=None,
+    floor='none', segments=None, where=None,
+):  # fmt: skip
+  """The share of sentences with a neighbour whose Ng is below its floor."""
+  clamped = []
+  for pos, neg, tilt in _quick_thoughts_anchors(
+      scores, beta, window, self_pair, clip_scale, segments, where
+  ):
+    if pos and neg:
+      mean = tilted_mean(neg, tilt) - tau_plus * tilted_mean(pos, tilt)
+      least = math.exp(-1) if floor == 'sphere' else 0.0
+      clamped.append(tau_plus > 0 and mean / (1 - tau_plus) < least)
+    elif pos:
+      clamped.append(False)
+  return sum(clamped) / max(len(clamped), 1)
+
+
+def _quick_thoughts_anchors(
+    scores, beta, window, self_pair, clip_scale, segments, where
+):
+  """Logits of positives and of negatives, and beta, of each sentence."""
+  scores = np.asarray(scores, np.float64)
+  batch = len(scores)
+  counted = [True] * batch if where is None else list(where)
+  segments = [0] * batch if segments is None else list(segments)
+  negatives, positives = [], []
+  for i in range(batch):
+    pos, neg = [], []
+    for j in range(batch):
+      if not (counted[i] and counted[j]):
+        continue
+      if i == j:
+        neg += [0.0] if self_pair == 'zero' else []
+      elif abs(i - j) <= window and segments[i] == segments[j]:
+        pos.append(scores[i, j])
+      else:
+        neg.append(scores[i, j])
+    positives.append(pos)
+    negatives.append(neg)
+  if clip_scale is not None:
+    largest = max(abs(s) for neg in negatives for s in neg)
+    beta = beta * clip_scale / largest if largest else 0.0
+  return zip(positives, negatives, [beta] * batch, strict=True)
 
 
 # --- Schedules --------------------------------------------------------------

@@ -87,7 +87,8 @@ class SimclrTest(parameterized.TestCase):
           hcl_jax.simclr_loss(*z, beta=expected),
           rtol=1e-6,
       )
-      self.assertEqual(task.schedules(jnp.int32(step))['beta'], expected)
+      metrics = task.metrics(z, batch, jnp.int32(step))
+      self.assertEqual(metrics['beta'], expected)
 
 
 def hcl_jax_simclr(beta):

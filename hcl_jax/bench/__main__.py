@@ -6,6 +6,7 @@ from hcl_jax.bench import augment
 from hcl_jax.bench import graph
 from hcl_jax.bench import loss
 from hcl_jax.bench import sweep
+from hcl_jax.bench import text
 from hcl_jax.bench import train
 
 _COMMANDS = {
@@ -13,6 +14,7 @@ _COMMANDS = {
     'graph': graph.command,
     'loss': loss.command,
     'sweep': sweep.command,
+    'text': text.command,
     'train': train.command,
 }
 

@@ -9,6 +9,7 @@ from hcl_jax.losses._nce import debiased_nce_loss
 from hcl_jax.losses._nce import hard_nce_loss
 from hcl_jax.losses._nce import nce_loss
 from hcl_jax.losses._queue import moco_loss
+from hcl_jax.losses._quick_thoughts import quick_thoughts_clamp_fraction
 from hcl_jax.losses._quick_thoughts import quick_thoughts_loss
 from hcl_jax.losses._supcon import supcon_loss
 
@@ -20,6 +21,7 @@ __all__ = (
     'infograph_loss',
     'moco_loss',
     'nce_loss',
+    'quick_thoughts_clamp_fraction',
     'quick_thoughts_loss',
     'simclr_loss',
     'supcon_loss',

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quick-thoughts: a sentence against its neighbours in the text."""
 
+from typing import Any
+from typing import NamedTuple
 import warnings
 
 import jax
@@ -23,12 +25,14 @@ def quick_thoughts_loss(
     self_pair: str = 'zero',
     clip_scale: ArrayLike | None = None,
     floor: str = 'none',
+    segments: jax.Array | None = None,
     where: jax.Array | None = None,
 ) -> jax.Array:
   r"""Predicts a sentence's neighbours among a batch of consecutive sentences.
 
   With raw inner products S = left right^T, the positives
-  :math:`P_i = \{j : 0 < |i-j| \le window\}` and all others as negatives,
+  :math:`P_i = \{j : 0 < |i-j| \le window, g_i = g_j\}`, where g are the
+  segments, and all others as negatives,
 
   .. math::
     \ell_i = \frac{1}{|P_i|} \sum_{j \in P_i}
@@ -56,6 +60,9 @@ def quick_thoughts_loss(
     floor: ``'none'``, ``'soft'`` or ``'sphere'``; see :func:`simclr_loss`.
       ``'sphere'`` is N e^{-1} and bounds nothing here unless the embeddings
       have length one.
+    segments: the piece of text that each sentence is from, integers
+      ``[batch]``; None for one piece. Sentences of different pieces are
+      negatives of each other, however near.
     where: sentences to count, boolean ``[batch]``. The others are nobody's
       positive or negative, and may hold anything.
 
@@ -67,6 +74,96 @@ def quick_thoughts_loss(
     Logeswaran and Lee, An Efficient Framework for Learning Sentence
     Representations, 2018; Robinson et al., 2021, section on sentences.
   """
+  anchors = _anchors(
+      left,
+      right,
+      beta=beta,
+      tau_plus=tau_plus,
+      window=window,
+      self_pair=self_pair,
+      clip_scale=clip_scale,
+      floor=floor,
+      segments=segments,
+      where=where,
+  )
+  soft_floor = jnp.asarray(_nce.SOFT_FLOOR, anchors.gap.dtype)
+  losses = anchors.spread + _tilting.debiased_loss(
+      anchors.gap,
+      anchors.log_n,
+      anchors.tau_plus,
+      excess=anchors.excess,
+      floor_gap=anchors.floor_gap,
+      soft_floor=soft_floor if floor == 'soft' else None,
+  )
+  return jnp.where(anchors.num_positives > 0, losses, 0)
+
+
+def quick_thoughts_clamp_fraction(
+    left: jax.Array, right: jax.Array, **knobs: Any
+) -> jax.Array:
+  r"""The share of anchors whose estimate Ng is below its floor.
+
+  That is, below N e^{-1} with ``floor='sphere'`` and below 0 otherwise. With
+  ``floor='none'`` these anchors have neither loss from their negatives nor a
+  gradient; with ``'soft'`` they would be dead without it. At ``tau_plus=0``
+  there are none.
+
+  Args:
+    left: as of :func:`quick_thoughts_loss`.
+    right: the same.
+    **knobs: all that this loss was given.
+
+  Returns:
+    A number from 0 to 1, of the sentences that have a neighbour.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> z = 4 * jnp.repeat(jnp.eye(4), 2, axis=0)  # like one neighbour only
+    >>> [float(quick_thoughts_clamp_fraction(z, z, tau_plus=tau_plus))
+    ...  for tau_plus in (0.0, 0.5)]
+    [0.0, 1.0]
+  """
+  anchors = _anchors(left, right, **knobs)
+  clamped = _tilting.is_clamped(
+      anchors.gap,
+      anchors.tau_plus,
+      excess=anchors.excess,
+      floor_gap=anchors.floor_gap,
+  )
+  counted = anchors.num_positives > 0
+  clamped &= counted & (anchors.log_n > -jnp.inf)
+  return jnp.sum(clamped) / jnp.maximum(jnp.sum(counted), 1)
+
+
+class _Anchors(NamedTuple):
+  """What the loss of each sentence is made of, ``[batch]`` but for tau_plus.
+
+  With a = log sum_{P_i} e^S in the place of a single positive's logit.
+  """
+
+  num_positives: jax.Array
+  spread: jax.Array  # a - mean_{P_i} S
+  gap: jax.Array  # A - a
+  excess: jax.Array  # B - a
+  log_n: jax.Array
+  floor_gap: jax.Array | None
+  tau_plus: jax.Array
+
+
+def _anchors(
+    left,
+    right,
+    *,
+    beta=0.0,
+    tau_plus=0.0,
+    window=1,
+    self_pair='zero',
+    clip_scale=None,
+    floor='none',
+    segments=None,
+    where=None,
+) -> _Anchors:
+  """Checks the arguments of the loss, and lets all pairs meet."""
   left, right = _arguments.embeddings(left=left, right=right)
   _arguments.beta(beta)
   _arguments.tau_plus(tau_plus)
@@ -83,7 +180,7 @@ def quick_thoughts_loss(
     warnings.warn(
         "floor='sphere' bounds only unit embeddings; quick_thoughts_loss does "
         "not normalise. Use floor='soft'.",
-        stacklevel=2,
+        stacklevel=3,
     )
   counted = jnp.ones((batch,), bool)
   if where is not None:
@@ -94,9 +191,13 @@ def quick_thoughts_loss(
 
   row = jnp.arange(batch)
   distance = jnp.abs(row[:, None] - row[None, :])
+  near = distance <= window
+  if segments is not None:
+    segments = _arguments.labels('segments', segments, (batch,))
+    near &= segments[:, None] == segments[None, :]
   pairs = counted[:, None] & counted[None, :]
-  positives = pairs & (distance > 0) & (distance <= window)
-  negatives = pairs & (distance > window)
+  positives = pairs & near & (distance > 0)
+  negatives = pairs & ~near
   if self_pair == 'zero':
     scores = jnp.where(distance == 0, 0, scores)
     negatives |= pairs & (distance == 0)
@@ -112,18 +213,16 @@ def quick_thoughts_loss(
   )
   _, log_tilted = _tilting.tilted_log_mean(scores, one, beta, positives)
   num_positives = jnp.sum(positives, axis=1, dtype=scores.dtype)
-  # log sum_{P_i} e^S, about the peak; it stands where a single positive would.
+  # a, about the peak.
   log_sum = log_mean + jnp.log(jnp.maximum(num_positives, 1))
   above = jnp.where(positives, scores - peak[:, None], 0)
-  spread = log_sum - jnp.sum(above, axis=1) / jnp.maximum(num_positives, 1)
   against = _nce.dense_negatives(scores, one, beta, negatives)
-  losses = spread + _nce.nce(
-      peak + log_sum,
-      against,
-      scale=one,
-      tau_plus=tau_plus,
+  return _Anchors(
+      num_positives=num_positives,
+      spread=log_sum - jnp.sum(above, axis=1) / jnp.maximum(num_positives, 1),
+      gap=against.peak - (peak + log_sum) + against.log_mean,
       excess=log_tilted - log_sum,
+      log_n=against.log_n,
       floor_gap=-1 - (peak + log_sum) if floor == 'sphere' else None,
-      soft_floor=_nce.SOFT_FLOOR if floor == 'soft' else None,
+      tau_plus=tau_plus,
   )
-  return jnp.where(num_positives > 0, losses, 0)

@@ -240,6 +240,20 @@ def debiased_loss(
   return _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor)
 
 
+def is_clamped(
+    gap: jax.Array,
+    tau_plus: jax.Array,
+    *,
+    excess: jax.Array,
+    floor_gap: jax.Array | None = None,
+) -> jax.Array:
+  """Whether Ng of :func:`debiased_loss` is below its floor, without one 0."""
+  if floor_gap is None:
+    floor_gap = jnp.full_like(gap, -jnp.inf)
+  log_n = jnp.zeros_like(gap)
+  return _log_odds(gap, excess, floor_gap, log_n, tau_plus, None)[2]
+
+
 @jax.custom_jvp
 def _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
   return jax.nn.softplus(

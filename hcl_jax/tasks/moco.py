@@ -118,7 +118,7 @@ class MoCo:
         queue=momentum.push(state.queue, keys, index),
     )
 
-  def schedules(self, step):
+  def metrics(self, embeddings, batch, step):
     return {'beta': self.beta(step)}
 
   def features(self, params, state, batch, keys=None):

@@ -57,7 +57,7 @@ class SimCLR:
   def update(self, params, state, embeddings, batch):
     return state
 
-  def schedules(self, step):
+  def metrics(self, embeddings, batch, step):
     return {'beta': self.beta(step)}
 
   def features(self, params, state, batch, keys=None):

@@ -58,8 +58,10 @@ class Task(Protocol):
   ) -> Any:
     """Returns the state after the optimizer has made new ``params``."""
 
-  def schedules(self, step: jax.Array) -> dict[str, jax.Array]:
-    """Returns what changes with the step and is worth logging."""
+  def metrics(
+      self, embeddings: Any, batch: Batch, step: jax.Array
+  ) -> dict[str, jax.Array]:
+    """Returns numbers worth logging beside the loss, alike on all devices."""
 
   def features(
       self,

@@ -17,6 +17,7 @@ from hcl_jax.training import graph_experiment
 from hcl_jax.training import limits
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import readout
+from hcl_jax.training import sentence_experiment
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
@@ -103,7 +104,11 @@ class Experiment(NamedTuple):
 
 def prepare(
     config: ml_collections.ConfigDict, *, to_train: bool = True
-) -> Experiment | graph_experiment.GraphExperiment:
+) -> (
+    Experiment
+    | graph_experiment.GraphExperiment
+    | sentence_experiment.SentenceExperiment
+):
   """Checks a configuration and opens its data; writes nothing of a run.
 
   Args:
@@ -122,6 +127,8 @@ def prepare(
   limits.check(config)
   if config.task == 'infograph':
     return graph_experiment.prepare(config)
+  if config.task == 'quick_thoughts':
+    return sentence_experiment.prepare(config)
   if to_train:
     limits.check_devices(config, jax.device_count())
   splits = _load(config.data)

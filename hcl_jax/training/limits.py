@@ -14,6 +14,7 @@ from hcl_jax.training import config as config_lib
 
 PROTOCOLS = ('knn', 'linear', 'linear_released')
 GRAPH_PROTOCOLS = ('svm', 'logistic')
+SENTENCE_PROTOCOLS = ('retrieval',)
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -24,8 +25,9 @@ def check(config: ml_collections.ConfigDict) -> None:
         'a single run cannot have; python -m hcl_jax.sweep takes them.'
     )
   conditions = _CONDITIONS | {
-      'infograph': _GRAPH_CONDITIONS
-  }.get(config.task, _IMAGE_CONDITIONS)  # fmt: skip
+      'infograph': _GRAPH_CONDITIONS,
+      'quick_thoughts': _SENTENCE_CONDITIONS,
+  }.get(config.task, _IMAGE_CONDITIONS)
   for field, (condition, wish) in conditions.items():
     value = _get(config, field)
     if not condition(value):
@@ -37,8 +39,24 @@ def check(config: ml_collections.ConfigDict) -> None:
         f'{config.optimizer.final_learning_rate} and '
         f'{config.optimizer.learning_rate}.'
     )
-  if config.task != 'infograph':
+  if config.task in ('simclr', 'moco'):
     _check_images_together(config)
+  if config.task == 'quick_thoughts':
+    _check_sentences_together(config)
+
+
+def _check_sentences_together(config):
+  size, window = config.data.batch_size, config.loss.window
+  if size < 2 * window + 1:
+    raise ValueError(
+        f'config.data.batch_size must be at least 2 * config.loss.window + 1 = '
+        f'{2 * window + 1}, got {size}.'
+    )
+  if config.model.encoder == 'gru' and config.model.dim % 2:
+    raise ValueError(
+        "config.model.dim must be even with config.model.encoder='gru', a half "
+        f'for each direction, got {config.model.dim}.'
+    )
 
 
 def _check_images_together(config):
@@ -222,6 +240,27 @@ _GRAPH_CONDITIONS = {
     ),
     'evaluate.svm_gamma': _among('scale', 'auto'),
     'evaluate.workers': _NONE_OR_COUNT,
+}
+
+_SENTENCE_CONDITIONS = {
+    'data.order': _among('consecutive', 'blocks'),
+    'data.block_size': _number(2),
+    'data.max_length': _COUNT,
+    'model.encoder': _among('gru', 'bag'),
+    'model.word_dim': _COUNT,
+    'model.dim': _COUNT,
+    'model.pooling': _among('mean', 'sum'),
+    'loss.tau_plus': _DECAY,
+    'loss.window': _COUNT,
+    'loss.self_pair': _among('zero', 'drop'),
+    'loss.clip_scale': _NON_NEGATIVE,
+    'loss.floor': _among('sphere', 'soft', 'none'),
+    'optimizer.clip_each_norm': _NON_NEGATIVE,
+    'train.checkpoint_every_epochs': _POSITIVE,
+    'evaluate.retrieval_every_epochs': _NON_NEGATIVE,
+    'evaluate.protocols': _all_among(*SENTENCE_PROTOCOLS),
+    'evaluate.retrieval_batches': _NONE_OR_COUNT,
+    'evaluate.batch_size': _COUNT,
 }
 
 _IMAGE_CONDITIONS = {

@@ -14,11 +14,16 @@ from hcl_jax.training import interruption as interruption_lib
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import progress as progress_lib
 from hcl_jax.training import readout
+from hcl_jax.training import sentence_experiment
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import workdir as workdir_lib
 
-Experiment = experiment_lib.Experiment | graph_experiment.GraphExperiment
+Experiment = (
+    experiment_lib.Experiment
+    | graph_experiment.GraphExperiment
+    | sentence_experiment.SentenceExperiment
+)
 
 
 class Interrupted(Exception):
@@ -175,9 +180,9 @@ class _Run:
     self._progress.write(f'step {done}: {best} {scores[best]:.2%}')
     return scores
 
-  def _due(self, done: int, epochs: int) -> bool:
-    steps = epochs * self._experiment.steps_per_epoch
-    return steps > 0 and done % steps == 0
+  def _due(self, done: int, epochs: float) -> bool:
+    steps = max(round(epochs * self._experiment.steps_per_epoch), 1)
+    return epochs > 0 and done % steps == 0
 
   def _last_checkpoint(self) -> int | None:
     self._checkpoints.wait()

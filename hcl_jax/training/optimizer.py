@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import optax
 
@@ -51,9 +52,22 @@ def create(
     The transformation.
   """
   optimizer = OPTIMIZERS[config.name](config, schedule)
-  if not config.clip_norm:
-    return optimizer
-  return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+  if config.clip_norm:
+    clip = optax.clip_by_global_norm(config.clip_norm)
+    optimizer = optax.chain(clip, optimizer)
+  if config.get('clip_each_norm'):
+    optimizer = optax.chain(_clip_each(config.clip_each_norm), optimizer)
+  return optimizer
+
+
+def _clip_each(norm):
+  """Bounds the norm of the gradient of each variable by itself."""
+
+  def clip(gradient):
+    size = jnp.sqrt(jnp.sum(gradient * gradient))
+    return gradient * (norm / jnp.maximum(size, norm))
+
+  return optax.stateless(lambda updates, _: jax.tree.map(clip, updates))
 
 
 def _adam(config, schedule):

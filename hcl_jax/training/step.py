@@ -143,12 +143,14 @@ def compile_lone(
     function: Callable[..., Any],
     *,
     donate_argnums: int | tuple[int, ...] = (),
+    compiler_options: dict[str, str] | None = None,
 ) -> Callable[..., Any]:
   """Compiles a function of knobs, state and batch for the device of the state.
 
   Args:
     function: of the three.
     donate_argnums: arguments that are used up.
+    compiler_options: of the model, if it has others than image encoders.
 
   Returns:
     The function. Arrays of the batch have a further leading axis, of length
@@ -161,7 +163,7 @@ def compile_lone(
   return jax.jit(
       of_device,
       donate_argnums=donate_argnums,
-      compiler_options=models.compiler_options(),
+      compiler_options=compiler_options or models.compiler_options(),
   )
 
 
@@ -195,7 +197,7 @@ def _finish(rules, state, batch, loss, grads, embeddings, task_state):
   metrics = {
       'loss': loss,
       'grad_norm': optax.tree.norm(grads),
-      **rules.task.schedules(state.step),
+      **rules.task.metrics(embeddings, batch, state.step),
   }
   return new, metrics
 

@@ -15,8 +15,8 @@ from hcl_jax.training import workdir as workdir_lib
 
 CSV = 'results.csv'
 _FOLDER = 'members'
-# Of folds, not of members; they are in the CSV.
-_NOT_IN_TABLE = '/deviation'
+# Of folds and not of members, and no shares; they are in the CSV.
+_NOT_IN_TABLE = '/deviation', '/loss'
 
 
 class Tally:

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quick-thoughts with hard negatives: sentences that know their neighbours.
+
+  python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz
+  python -m hcl_jax.train --config=configs/sentences.py:small,hard --workdir=DIR
+
+The argument is a size, small (default) or released, and a variant, hard
+(default), debiased or standard, with a comma between them. As in the paper,
+hard is beta = 1 with tau_plus = 0, and debiased tau_plus = 0.01 with beta = 0.
+
+released has the settings of quick-thoughts: two encoders of 600 units for each
+direction and 620 numbers for a word, Adam at 5e-4 with the gradient of each
+variable clipped to norm 5, one epoch of batches of 400 consecutive sentences.
+How hard negatives entered was never released; --config.loss.clip_scale,
+self_pair, floor and window are the choices. Meant for tens of millions of
+sentences and a GPU or TPU; not run to the end by us.
+
+small is for a CPU: 150 units, 200 numbers for a word, batches of 256 made of
+blocks of 32 neighbouring sentences in an order of the seed, and a cosine.
+"""
+
+from hcl_jax.training import config as config_lib
+
+_SIZES = ('small', 'released')
+_NUMBERS = {'standard': (0.0, 0.0), 'debiased': (0.0, 0.01), 'hard': (1.0, 0.0)}
+
+
+def get_config(argument='small,hard'):
+  size, _, variant = argument.partition(',')
+  variant = variant or 'hard'
+  if size not in _SIZES or variant not in _NUMBERS:
+    raise ValueError(
+        f'the argument must be SIZE,VARIANT with a size of {", ".join(_SIZES)} '
+        f'and a variant of {", ".join(_NUMBERS)}; got {argument!r}.'
+    )
+  config = config_lib.sentence_config()
+  config.loss.beta, config.loss.tau_plus = _NUMBERS[variant]
+  if size == 'small':
+    config.data.batch_size = 256
+    config.data.order = 'blocks'
+    config.data.block_size = 32
+    config.model.word_dim = 200
+    config.model.dim = 300
+    config.optimizer.schedule = 'cosine'
+    config.train.checkpoint_every_epochs = 0.1
+    config.evaluate.retrieval_every_epochs = 0.1
+  return config

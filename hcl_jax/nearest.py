@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds sentences that are near a given one, by trained encoders.
+
+  python -m hcl_jax.nearest --workdir=DIR --sentence='He closed the door.'
+  python -m hcl_jax.nearest --workdir=DIR --text=FILE < questions.txt
+
+Looks among the sentences that were trained on, or among the lines of a file.
+Without --sentence, each line of standard input is looked for.
+"""
+
+from collections.abc import Iterator
+import pathlib
+import sys
+
+from absl import flags
+
+from hcl_jax import command
+from hcl_jax.training import checkpoint
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import loop
+from hcl_jax.training import nearest
+from hcl_jax.training import progress as progress_lib
+from hcl_jax.training import workdir as workdir_lib
+
+_WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
+_SENTENCE = flags.DEFINE_string('sentence', None, 'What to look for.')
+_K = flags.DEFINE_integer('k', 10, 'How many to find.', lower_bound=1)
+_TEXT = flags.DEFINE_string(
+    'text', None, 'A file to look in, a sentence a line; by default the corpus.'
+)
+_MAX = flags.DEFINE_integer(
+    'max_sentences', 50_000, 'How many to look at, from the first.',
+    lower_bound=1,
+)  # fmt: skip
+_DATA_DIR = flags.DEFINE_string(
+    'data_dir', None, 'Where the corpus is, if not where it was in training.'
+)
+flags.mark_flag_as_required('workdir')
+
+
+def main(arguments: list[str]) -> int:
+  if arguments:
+    raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
+  try:
+    finder = open_finder(pathlib.Path(_WORKDIR.value))
+  except (ValueError, OSError, checkpoint.DamagedCheckpoint) as error:
+    raise command.UsageError(error) from error
+  for sentence in questions():
+    print(report(sentence, finder.find(sentence, _K.value)), flush=True)
+  return 0
+
+
+def open_finder(workdir: pathlib.Path) -> nearest.Finder:
+  """Restores a run and embeds the sentences to look among."""
+  config = workdir_lib.load_config(workdir)
+  if config.task != 'quick_thoughts':
+    raise ValueError(
+        f"--workdir must be a run with config.task='quick_thoughts', got one "
+        f'with {config.task!r}.'
+    )
+  if _DATA_DIR.value is not None:
+    config.data.dir = _DATA_DIR.value
+  texts = None
+  if _TEXT.value is not None:
+    lines = pathlib.Path(_TEXT.value).read_text(encoding='utf-8').splitlines()
+    texts = [line for line in map(str.strip, lines) if line]
+    if not texts:
+      raise ValueError(f'--text={_TEXT.value} has no sentence.')
+  experiment = experiment_lib.prepare(config, to_train=False)
+  with loop.open_checkpoints(workdir, config) as checkpoints:
+    if not checkpoints.steps():
+      raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
+    state = loop.restore(experiment, checkpoints)
+  total = min(len(experiment.train if texts is None else texts), _MAX.value)
+  with progress_lib.Progress(total, label='embed', unit='sentences') as shown:
+    return nearest.Finder(
+        experiment,
+        state,
+        texts=texts,
+        max_sentences=_MAX.value,
+        progress=shown.update,
+    )
+
+
+def questions() -> Iterator[str]:
+  """The sentence of the flag, or the lines of standard input."""
+  if _SENTENCE.value is not None:
+    yield _SENTENCE.value
+    return
+  for line in sys.stdin:
+    if line.strip():
+      yield line.strip()
+
+
+def report(sentence: str, found: list[nearest.Found]) -> str:
+  """A line for each sentence, under the one that was looked for."""
+  lines = [f'{x.cosine:7.4f}  {x.text}' for x in found]
+  return '\n'.join([sentence, *lines])
+
+
+if __name__ == '__main__':
+  command.run('hcl_jax.nearest', main)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluation protocols on the embeddings of sentences."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+
+import hcl_jax
+from hcl_jax import data as data_lib
+from hcl_jax import sentences as sentences_lib
+from hcl_jax.models import gru
+from hcl_jax.training import readout
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import step as step_lib
+
+if TYPE_CHECKING:
+  from hcl_jax.training import sentence_experiment
+
+_LENGTHS = (8, 16, 24, 32, 50)
+
+
+class SentenceReader:
+  """Embeds sentences, compiled for each shape of a batch.
+
+  Args:
+    experiment: what is evaluated.
+    poll: called before every batch; raises to leave early.
+  """
+
+  def __init__(
+      self,
+      experiment: 'sentence_experiment.SentenceExperiment',
+      poll: Callable[[], None] = lambda: None,
+  ):
+    self._experiment = experiment
+    self._poll = poll
+    self._features = self._compile(experiment.task.features)
+    self._retrieve = self._compile(self._count_retrieved)
+
+  def evaluate(
+      self, state: state_lib.TrainState, protocols: tuple[str, ...]
+  ) -> readout.Scores:
+    """Scores by ``protocol/measure``: between 0 and 1, but for losses.
+
+    A protocol that needs features of sentences of its own, such as one on
+    labelled sentences, takes them from :meth:`features`.
+    """
+    scores = {}
+    if 'retrieval' in protocols:
+      result = self.retrieval(state)
+      scores |= {f'retrieval/{name}': value for name, value in result.items()}
+    return scores
+
+  def features(
+      self, state: state_lib.TrainState, sentences: Sequence[np.ndarray]
+  ) -> np.ndarray:
+    """Both embeddings of sentences, each of length one, as one vector.
+
+    Args:
+      state: has the parameters.
+      sentences: words of each, as ids of the vocabulary.
+
+    Returns:
+      ``[n, 2 dim]``, in the order given.
+    """
+    config = self._experiment.config
+    size, longest = config.evaluate.batch_size, config.data.max_length
+    parts = []
+    for start in range(0, len(sentences), size):
+      self._poll()
+      some = sentences[start : start + size]
+      # Lanes of one length, so that shapes differ in their number only.
+      batch = data_lib.pad_sentences(
+          some, max_length=longest, lengths=(longest,), num_rows=size
+      )
+      batch = sentences_lib.pack(**batch)
+      parts.append(self._call(self._features, state, batch)[: len(some)])
+    return np.concatenate(parts)
+
+  def retrieval(self, state: state_lib.TrainState) -> dict[str, float]:
+    """How well sentences of the validation split find their neighbours.
+
+    A sentence looks among a batch, in the order of the text, as in training.
+
+    Returns:
+      ``accuracy``, the share of sentences whose highest score, themselves
+      apart, is a neighbour's; and ``loss``, their mean standard loss (without
+      beta and tau_plus, so that runs can be compared).
+    """
+    config = self._experiment.config
+    batches = data_lib.SentenceBatches(
+        self._experiment.validation,
+        seed=0,
+        batch_size=config.data.batch_size,
+        max_length=config.data.max_length,
+        lengths=lengths(config.data.max_length),
+    )
+    count = config.evaluate.retrieval_batches or len(batches)
+    sums = np.zeros(3)
+    for number in range(min(count, len(batches))):
+      self._poll()
+      batch = sentences_lib.pack(**batches.batch(number))
+      sums += self._call(self._retrieve, state, batch)
+    hits, losses, anchors = sums
+    return {
+        'accuracy': float(hits / max(anchors, 1)),
+        'loss': float(losses / max(anchors, 1)),
+    }
+
+  def _count_retrieved(self, params, task_state, batch):
+    """Hits, losses, and sentences that have a neighbour."""
+    loss = self._experiment.config.loss
+    task = self._experiment.task
+    embeddings, _ = task.embed(params, task_state, batch, None, None)
+    losses = hcl_jax.quick_thoughts_loss(
+        *embeddings,
+        window=loss.window,
+        self_pair=loss.self_pair,
+        segments=batch['segment'],
+        where=batch['index'] >= 0,
+    )
+    best, is_anchor = _best(*embeddings, batch, loss.window)
+    return jnp.stack([
+        jnp.sum(x, where=is_anchor, dtype=jnp.float32) for x in (best, losses)
+    ] + [jnp.sum(is_anchor, dtype=jnp.float32)])
+
+  def _compile(self, function):
+    def of_state(_, state, batch):
+      params = readout.evaluated_params(state)
+      return function(params, state.task_state, batch)
+
+    return step_lib.compile_lone(
+        of_state, compiler_options=gru.compiler_options()
+    )
+
+  def _call(self, function, state, batch):
+    rows = step_lib.split_rows(batch._asdict(), 1)
+    return np.asarray(function({}, state, rows))
+
+
+def lengths(max_length: int) -> tuple[int, ...]:
+  """What batches may be padded to."""
+  return (*(x for x in _LENGTHS if x < max_length), max_length)
+
+
+def _best(left, right, batch, window):
+  """Whether the best of the others is a neighbour, and who has neighbours."""
+  there, segment = batch['index'] >= 0, batch['segment']
+  row = jnp.arange(left.shape[0])
+  distance = jnp.abs(row[:, None] - row[None, :])
+  others = there[None, :] & (distance > 0)
+  near = others & there[:, None] & (distance <= window)
+  near &= segment[:, None] == segment[None, :]
+  scores = jnp.where(others, jnp.matmul(left, right.T), -jnp.inf)
+  best = jnp.argmax(scores, axis=1)
+  return near[row, best], jnp.any(near, axis=1)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on sentences through the loop: scores, resuming, what is written."""
+
+import json
+import os
+import pathlib
+import signal
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import chex
+import jax
+import numpy as np
+
+from hcl_jax import sentences
+from hcl_jax import train
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import loop
+from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.training import nearest
+from hcl_jax.training import sentence_experiment
+from hcl_jax.training import step as step_lib
+from hcl_jax.training import sweeping
+from tests import corpus
+from tests import tiny
+
+setUpModule = tiny.compile_quickly
+
+
+def _config(epochs=6, **fields):
+  config = config_lib.sentence_config()
+  config.update_from_flattened_dict({
+      'data.batch_size': 24,
+      'data.max_length': 10,
+      'model.encoder': 'bag',  # compiles in less time
+      'model.word_dim': 6,
+      'model.dim': 8,
+      'optimizer.learning_rate': 0.05,
+      'train.epochs': epochs,
+      'train.log_every_steps': 1,
+      'train.checkpoint_every_epochs': 1.0,
+      'evaluate.batch_size': 16,
+      'evaluate.retrieval_every_epochs': 0.0,
+      **fields,
+  })
+  return config
+
+
+class SentenceTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(jax.numpy_dtype_promotion('standard'))
+    self.enter_context(jax.numpy_rank_promotion('allow'))
+    corpus.patch(self)
+
+  def _workdir(self):
+    directory = tempfile.TemporaryDirectory()
+    self.addCleanup(directory.cleanup)
+    return pathlib.Path(directory.name) / 'run'
+
+  def _experiment(self, **fields):
+    return experiment_lib.prepare(_config(**fields))
+
+  def _last_state(self, experiment, workdir):
+    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      return jax.device_get(loop.restore(experiment, checkpoints))
+
+
+class SentenceLoopTest(SentenceTest):
+
+  @parameterized.parameters('gru', 'bag')
+  def test_trains_evaluates_and_writes(self, encoder):
+    workdir = self._workdir()
+    experiment = self._experiment(**{
+        'model.encoder': encoder,
+        'loss.tau_plus': 0.05,
+        'evaluate.retrieval_every_epochs': 2.0,
+        'optimizer.ema_decay': 0.5,
+    })
+    self.assertEqual(experiment.total_steps, 18)
+    before = experiment.reader().retrieval(experiment.create_state())
+    scores = loop.train(experiment, workdir)
+    self.assertGreater(scores['retrieval/accuracy'], before['accuracy'] + 0.1)
+    self.assertLess(scores['retrieval/loss'], before['loss'])
+    records = metrics_lib.read_metrics(workdir)
+    steps = [r for r in records if 'loss' in r]
+    self.assertLen(steps, 18)
+    losses = [r['loss'] for r in steps]
+    self.assertLess(np.mean(losses[-4:]), np.mean(losses[:4]))
+    for record in steps:
+      self.assertBetween(record['clamp_fraction'], 0, 1)
+      self.assertEqual(record['beta'], 1.0)
+    scored = [r['step'] for r in records if 'retrieval/accuracy' in r]
+    self.assertEqual(scored, [6, 12, 18, 18])
+    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      self.assertIn(checkpoints.best_step(), (6, 12, 18))
+    table = train.report(experiment, {'last step': scores})
+    self.assertRegex(table, '72 sentences, 18 steps of 24, seed 0; 72 valid')
+    self.assertRegex(table, r'%  +\d\.\d{4}$')  # the loss is no share
+    json.dumps(scores)
+
+  def test_stopped_and_resumed_is_uninterrupted(self):
+    whole, parts = self._workdir(), self._workdir()
+    experiment = self._experiment(epochs=4)
+    expected = loop.train(experiment, whole)
+    plain = sentence_experiment.SentenceExperiment.batches
+
+    def batches_that_signal(self, first_step, num_steps):
+      made = plain(self, first_step, num_steps)
+      for step, batch in enumerate(made, first_step + 1):
+        if step == first_step + 5:
+          os.kill(os.getpid(), signal.SIGTERM)
+        yield batch
+
+    with mock.patch.object(
+        sentence_experiment.SentenceExperiment, 'batches', batches_that_signal
+    ):
+      for _ in range(2):
+        with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
+          loop.train(experiment, parts)
+    self.assertEqual(loop.train(experiment, parts), expected)
+    chex.assert_trees_all_equal(
+        self._last_state(experiment, parts), self._last_state(experiment, whole)
+    )
+
+  def test_parts_of_an_epoch(self):
+    workdir = self._workdir()
+    experiment = self._experiment(epochs=2, **{
+        'train.checkpoint_every_epochs': 0.34, 'train.keep_checkpoints': 9,
+        'evaluate.retrieval_every_epochs': 0.7, 'evaluate.protocols': (),
+    })  # fmt: skip
+    self.assertEqual(loop.train(experiment, workdir), {})
+    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      self.assertEqual(checkpoints.steps(), [1, 2, 3, 4, 5, 6])
+    records = metrics_lib.read_metrics(workdir)
+    scored = [r['step'] for r in records if 'retrieval/accuracy' in r]
+    self.assertEqual(scored, [2, 4, 6])
+
+  def test_gradients_are_clipped_variable_by_variable(self):
+    experiment = self._experiment(**{
+        'optimizer.name': 'sgd', 'optimizer.momentum': 0.0,
+        'optimizer.learning_rate': 1.0, 'optimizer.clip_each_norm': 1e-3,
+    })  # fmt: skip
+    state = experiment.create_state()
+    before = jax.device_get(state.params)
+    batch = step_lib.split_rows(next(experiment.batches(0, 1)), 1)
+    state, _ = experiment.make_step()(state, batch)
+    moved = jax.tree.map(
+        lambda a, b: np.linalg.norm(a - b), before, jax.device_get(state.params)
+    )
+    norms = np.array(jax.tree.leaves(moved))
+    self.assertLess(norms.max(), 1.02e-3)
+    self.assertGreater(np.mean(norms > 0.98e-3), 0.4)
+
+  def test_a_sweep_follows_in_sequence(self):
+    workdir = self._workdir()
+    config = _config(epochs=1)
+    sweep = sweeping.Sweep(config, {'loss.beta': (0.0, 1.0)})
+    tally = sweep.run(workdir)
+    self.assertLen(tally, 2)
+    self.assertIn('retrieval/accuracy', tally.markdown())
+    self.assertNotIn('retrieval/loss', tally.markdown())
+    self.assertIn('retrieval/loss', tally.csv())
+
+  def test_batches_that_do_not_fit_are_refused(self):
+    with self.assertRaisesRegex(
+        ValueError, "at most 72, .* config.data.train_split='train', got 73"
+    ):
+      self._experiment(**{'data.batch_size': 73})
+
+  def test_several_processes_are_refused(self):
+    with (
+        mock.patch.object(jax, 'process_count', lambda: 2),
+        self.assertRaisesRegex(ValueError, 'trains in one process, got 2'),
+    ):
+      self._experiment()
+
+
+class SentenceReaderTest(SentenceTest):
+
+  def test_features_are_in_the_order_given(self):
+    experiment = self._experiment()
+    state = experiment.create_state()
+    toy = experiment.train
+    rows = [*range(40), 3]
+    given = [toy.tokens[toy.starts[i] : toy.starts[i + 1]] for i in rows]
+    features = experiment.reader().features(state, [*given, []])
+    self.assertEqual(features.shape, (42, 16))
+    for row in (0, 17, 39):
+      words = given[row][None]
+      alone = sentences.pack(words, np.array([words.size]))._asdict()
+      np.testing.assert_allclose(
+          features[row],
+          experiment.task.features(state.params, {}, alone)[0],
+          rtol=1e-5,
+          atol=1e-6,
+      )
+    np.testing.assert_array_equal(features[40], features[3])
+    self.assertAlmostEqual(np.sum(features[41] ** 2), 2, places=5)
+
+  def test_retrieval_matches_loops(self):
+    experiment = self._experiment(**{'evaluate.retrieval_batches': 2})
+    state = experiment.create_state()
+    # Larger than at first, so that some sentences find their neighbours.
+    state = state.replace(params=jax.tree.map(lambda x: 9 * x, state.params))
+    scores = experiment.reader().retrieval(state)
+    hits = []
+    batches = corpus.SentenceBatches(
+        experiment.validation, seed=0, batch_size=24
+    )
+    for number in range(2):
+      batch = sentences.pack(**batches.batch(number))._asdict()
+      (left, right), _ = experiment.task.embed(
+          state.params, {}, batch, None, None
+      )
+      for i in range(24):
+        others = [j for j in range(24) if j != i]
+        best = max(others, key=lambda j: np.dot(left[i], right[j]))  # noqa: B023
+        same = batch['segment'][i] == batch['segment'][best]
+        hits.append(abs(i - best) == 1 and same)
+    self.assertBetween(np.mean(hits), 0.05, 0.95)
+    self.assertAlmostEqual(scores['accuracy'], np.mean(hits), places=6)
+
+
+class FinderTest(SentenceTest):
+
+  def test_finds_what_is_near(self):
+    experiment = self._experiment()
+    state = experiment.create_state()
+    seen = []
+    finder = nearest.Finder(experiment, state, progress=seen.append)
+    self.assertEqual(finder.size, 72)
+    self.assertEqual(seen, [16, 32, 48, 64, 72])
+    text = experiment.train.text(40)
+    found = finder.find(text, k=5)
+    self.assertLen(found, 5)
+    self.assertEqual(found[0].text, text)
+    self.assertAlmostEqual(found[0].cosine, 1, places=5)
+    cosines = [x.cosine for x in found]
+    self.assertEqual(cosines, sorted(cosines, reverse=True))
+    features = experiment.reader().features(state, [
+        experiment.train.vocabulary.encode(x.text) for x in (found[0], found[4])
+    ])  # fmt: skip
+    self.assertAlmostEqual(
+        found[4].cosine, features[0] @ features[1] / 2, places=5
+    )
+
+  def test_looks_into_other_texts(self):
+    experiment = self._experiment()
+    texts = ['w1 w2', 'w9 nothing w11', 'w30']
+    finder = nearest.Finder(
+        experiment, experiment.create_state(), texts=texts, max_sentences=2
+    )
+    self.assertEqual(finder.size, 2)
+    found = finder.find('w9 else w11')  # both words are unknown
+    self.assertEqual([x.text for x in found], [texts[1], texts[0]])
+    with self.assertRaisesRegex(ValueError, 'a sentence or more'):
+      nearest.Finder(experiment, experiment.create_state(), texts=[])
+
+
+class LoweringTest(SentenceTest):
+
+  @parameterized.parameters('tpu', 'cuda')
+  def test_the_step_lowers(self, platform):
+    experiment = self._experiment(**{'model.encoder': 'gru'})
+    rules = experiment.rules()
+    batch = next(experiment.batches(0, 1))
+    with mock.patch.object(jax, 'default_backend', lambda: platform):
+      exported = jax.export.export(
+          jax.jit(lambda *args: step_lib.lone_step(rules, *args)),
+          platforms=[platform],
+      )(experiment.create_state(), batch)
+    self.assertIn('stablehlo.scatter', exported.mlir_module())
+
+
+if __name__ == '__main__':
+  absltest.main()
