@@ -172,7 +172,7 @@ def compiler_options() -> dict[str, str]:
 
   Those of image encoders, but products are Eigen's too: some 1.2 times as fast
   as YNNPACK's at these sizes, and a row of one does not depend on how many rows
-  there are, so padding changes no bit of an embedding.
+  there are, if more than one, so padding changes no bit of an embedding.
   """
   options = dict(convolution.compiler_options())
   if _LIBRARY in options:
