@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quick-thoughts with hard negatives: sentences that know their neighbours.
 
-  python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz
+  python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz \\
+      --validation_documents=90
   python -m hcl_jax.train --config=configs/sentences.py:small,hard --workdir=DIR
 
 The argument is a size, small (default) or released, and a variant, hard
