@@ -306,7 +306,7 @@ class BatchTest(parameterized.TestCase):
 
   def test_shapes_are_few_and_not_much_too_large(self):
     counts = np.arange(16, 100_000)
-    rounded = np.array([data_graphs._round_up(count, 2) for count in counts])
+    rounded = np.array([data_graphs._round_up(count, 2, 4) for count in counts])
     self.assertTrue(np.all(rounded >= counts))
     self.assertLess(np.max(rounded / counts), 1.125)
     self.assertLess(len(np.unique(rounded)), 110)
@@ -364,17 +364,43 @@ class GraphBatchesTest(parameterized.TestCase):
       alone.add((own[0].nodes.shape, own[0].senders.shape, own[3].nodes.shape))
       for batch, same in zip(common, own, strict=True):
         size = 2 if same is own[3] else 6
-        self.assertLen(batch.nodes, paddings[size].nodes)
-        self.assertLen(batch.senders, paddings[size].edges)
+        self.assertIn(len(batch.nodes), [x.nodes for x in paddings[size]])
+        self.assertIn(len(batch.senders), [x.edges for x in paddings[size]])
         np.testing.assert_array_equal(batch.index, same.index)
         self.assertEqual(batch.node_counts.sum(), same.node_counts.sum())
-    self.assertLen(alone, 1)  # alone or together
+    shapes = [shape for of_size in paddings.values() for shape in of_size]
+    self.assertLessEqual(len(alone), len(shapes))  # alone or together
     rounded = {
         graphs.padding(rows)
         for seed in seeds
         for rows in data.GraphBatches(graphs, seed=seed, batch_size=6).rows
     }
     self.assertGreater(len(rounded), 2)  # or there is nothing to share
+
+  def test_batches_of_very_different_sizes_have_three_shapes(self):
+    sizes = np.repeat([100, 1000, 4000], 40)
+    graphs = tu.paths(sizes)
+    knobs = {'batch_size': 4}
+    paddings = data.common_paddings(graphs, seeds=[11], **knobs)
+    self.assertEqual([len(shapes) for shapes in paddings.values()], [3])
+    np.testing.assert_array_less(paddings[4][0][:3], paddings[4][1][:3])
+    np.testing.assert_array_less(paddings[4][1][:3], paddings[4][2][:3])
+    batches = data.GraphBatches(graphs, seed=11, **knobs)
+    lengths = [len(batch.nodes) for batch in batches]
+    self.assertLen(set(lengths), 3)
+    for rows, length in zip(batches.rows, lengths, strict=True):
+      # A path of n nodes has 2 n - 2 edges, in both directions.
+      nodes, edges = sizes[rows].sum(), np.sum(2 * sizes[rows] - 2)
+      fit = [x for x in paddings[4] if x.nodes >= nodes and x.edges >= edges]
+      self.assertEqual(length, fit[0].nodes)
+
+  @parameterized.named_parameters(
+      ('nearly_one_size', 950, 1050), ('few_nodes', 2, 100)
+  )
+  def test_where_little_is_spared_is_one_shape(self, least, most):
+    sizes = np.random.default_rng(0).integers(least, most, size=50)
+    paddings = data.common_paddings(tu.paths(sizes), seeds=[0], batch_size=8)
+    self.assertEqual([len(x) for x in paddings.values()], [1, 1])
 
   def test_the_seed_decides_the_order(self):
     graphs = tu.random_graphs(20)

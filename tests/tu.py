@@ -79,3 +79,19 @@ def random_graphs(
       num_edges=np.array([len(pairs) for pairs in edges]),
       labels=labels,
   )
+
+
+def paths(num_nodes: np.ndarray) -> data.Graphs:
+  """Graphs that are paths of so many nodes."""
+  forth = [np.stack([np.arange(n - 1), np.arange(1, n)]) for n in num_nodes]
+  edges = [np.concatenate([x, x[::-1]], axis=1) for x in forth]
+  edges = [x[:, np.argsort(x[1], kind='stable')] for x in edges]
+  senders, receivers = np.concatenate(edges, axis=1)
+  return data.Graphs(
+      nodes=np.ones((sum(num_nodes), 1)),
+      num_nodes=num_nodes,
+      senders=senders,
+      receivers=receivers,
+      num_edges=2 * (num_nodes - 1),
+      labels=np.arange(len(num_nodes)) % 2,
+  )

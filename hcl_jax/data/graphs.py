@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs of a prepared data set, in memory, packed into padded batches."""
 
+import collections
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from hcl_jax.data.builders.tu_graphs import published
 # Above, a one-hot of the degree would be wider than it is worth.
 _MAX_DEGREE = 1000
 _MAX_NODE_LABELS = 10_000
+# With fewer, a step takes milliseconds and a compilation hundreds of them.
+_MANY_NODES = 4096
 
 
 class Graphs:
@@ -108,26 +111,22 @@ class Graphs:
   def batch(
       self,
       rows: Sequence[int] | np.ndarray,
-      padding: graphs_lib.Padding | None = None,
+      *paddings: graphs_lib.Padding,
   ) -> graphs_lib.GraphBatch:
     """Packs graphs.
 
     Args:
       rows: numbers of the graphs, in the order they shall have.
-      padding: the shape of the batch; None: that of :meth:`padding`.
+      *paddings: shapes, of which the batch has the first that holds it; none:
+        that of :meth:`padding`.
 
     Returns:
       The batch, of numpy arrays.
     """
     batch = self._pack(rows)
     needed = _shape(batch)
-    if padding is None:
-      padding = _rounded(needed)
-    if any(np.subtract(padding, needed) < 0):
-      raise ValueError(
-          f'padding must hold the graphs of rows, {needed}; got {padding}.'
-      )
-    return _padded(batch, padding)
+    shape = _first_that_fits(needed, paddings or [_rounded(needed)])
+    return _padded(batch, shape)
 
   def _pack(self, rows):
     """A batch without padding."""
@@ -197,8 +196,8 @@ class Graphs:
 class GraphBatches(Sequence):
   """The batches of an epoch, which every epoch repeats, as released.
 
-  The graphs are shuffled once; the last batch has what is left. All batches
-  but the last one have one shape, so a step is compiled at most twice.
+  The graphs are shuffled once; the last batch has what is left. There are few
+  shapes, so a step is compiled few times.
 
   Attributes:
     rows: numbers of the graphs of each batch.
@@ -210,7 +209,7 @@ class GraphBatches(Sequence):
       *,
       seed: int,
       batch_size: int,
-      paddings: Mapping[int, graphs_lib.Padding] | None = None,
+      paddings: Mapping[int, Sequence[graphs_lib.Padding]] | None = None,
   ):
     """Packs all graphs in the order of the seed, ``batch_size`` at a time.
 
@@ -218,14 +217,15 @@ class GraphBatches(Sequence):
       graphs: the graphs.
       seed: of the order.
       batch_size: graphs of a batch.
-      paddings: shapes, by the number of graphs of a batch; None: those of
-        :func:`common_paddings` of the seed.
+      paddings: shapes, smallest first, by the number of graphs of a batch;
+        None: those of :func:`common_paddings` of the seed. A batch has the
+        first that holds it.
     """
     self.rows = _order(graphs, seed, batch_size)
     if paddings is None:
       paddings = common_paddings(graphs, seeds=[seed], batch_size=batch_size)
     self._batches = [
-        graphs.batch(rows, paddings[len(rows)]) for rows in self.rows
+        graphs.batch(rows, *paddings[len(rows)]) for rows in self.rows
     ]
 
   def __len__(self) -> int:
@@ -237,11 +237,13 @@ class GraphBatches(Sequence):
 
 def common_paddings(
     graphs: Graphs, *, seeds: Iterable[int], batch_size: int
-) -> dict[int, graphs_lib.Padding]:
+) -> dict[int, list[graphs_lib.Padding]]:
   """Shapes that hold the batches of an epoch in any of several orders.
 
   They hold the orders of the seeds 0 to 9 too, so that repeats of a run mostly
   have the same shapes, and with them the same rounding, alone or together.
+  Batches of a number of graphs have one shape, or three where they are large
+  and three spare a sixteenth of all rows: each is a compilation more.
 
   Args:
     graphs: the graphs.
@@ -249,16 +251,24 @@ def common_paddings(
     batch_size: graphs of a batch.
 
   Returns:
-    The shapes, by the number of graphs of a batch: ``batch_size``, and what is
-    left for the last one.
+    The shapes, smallest first, by the number of graphs of a batch:
+    ``batch_size``, and what is left for the last one.
   """
-  shapes = {}
+  needed = collections.defaultdict(list)
   for seed in {*seeds, *range(10)}:
     for rows in _order(graphs, seed, batch_size):
-      needed = graphs.padding(rows)
-      largest = np.maximum(shapes.get(len(rows), needed), needed).tolist()
-      shapes[len(rows)] = graphs_lib.Padding(*largest)
-  return shapes
+      needed[len(rows)].append(_shape(graphs._pack(rows)))
+  one = {size: _shapes(x, 1) for size, x in needed.items()}
+  three = {size: _shapes(x, 3) for size, x in needed.items()}
+  computed = {size: _num_rows(needed[size], one[size]) for size in needed}
+  in_all = sum(computed.values())
+
+  def choose(size):
+    spared = computed[size] - _num_rows(needed[size], three[size])
+    large = one[size][0].nodes >= _MANY_NODES
+    return three[size] if large and spared > in_all / 16 else one[size]
+
+  return {size: choose(size) for size in needed}
 
 
 def load_graphs(
@@ -396,9 +406,33 @@ def _shape(batch):
   )
 
 
-def _rounded(shape):
+def _rounded(shape, digits=4):
   least = graphs_lib.Padding(nodes=64, edges=64, members=64, graphs=8)
-  return graphs_lib.Padding(*map(_round_up, shape, least))
+  return graphs_lib.Padding(
+      *(_round_up(*sizes, digits) for sizes in zip(shape, least, strict=True))
+  )
+
+
+def _shapes(needed, number):
+  """So many shapes, smallest first, for equal shares of what is needed."""
+  shares = np.array_split(sorted(needed), number)
+  largest = [share.max(axis=0) for share in shares if len(share)]
+  return [_rounded(x, 6) for x in np.maximum.accumulate(largest).tolist()]
+
+
+def _num_rows(needed, shapes):
+  """Rows of nodes that are computed, padding included."""
+  return sum(_first_that_fits(shape, shapes).nodes for shape in needed)
+
+
+def _first_that_fits(shape, paddings):
+  fitting = (x for x in paddings if not any(np.less(x, shape)))
+  try:
+    return next(fitting)
+  except StopIteration:
+    raise ValueError(
+        f'padding must hold the graphs of rows, {shape}; got {paddings[-1]}.'
+    ) from None
 
 
 def _padded(batch, padding):
@@ -417,8 +451,9 @@ def _padded(batch, padding):
   )
 
 
-def _round_up(count, least):
-  unit = max(1 << max(int(count).bit_length() - 4, 0), least)
+def _round_up(count, least, digits):
+  """To a whole multiple of ``least`` that has so many binary digits."""
+  unit = max(1 << max(int(count).bit_length() - digits, 0), least)
   return max(-(-int(count) // unit), 1) * unit
 
 

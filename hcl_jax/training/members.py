@@ -27,8 +27,8 @@ class Group:
   """Members that differ in nothing but ``grid.TRACED`` fields.
 
   Each has parameters, statistics and an order of graphs of its own, as if it
-  were trained alone; batches of all orders are padded to the same shapes, so
-  that each device compiles the group once. A device holds one or more members.
+  were trained alone; batches of all orders are padded to the same few shapes,
+  for which each device compiles once. A device holds one or more members.
 
   Args:
     members: all of the group, whether they are trained or not.
@@ -47,15 +47,18 @@ class Group:
   ):
     config = members[0].config
     graphs = graphs.coloured(config.model.num_layers)
+    paddings = data_lib.common_paddings(
+        graphs,
+        seeds={member.config.seed for member in members},
+        batch_size=config.data.batch_size,
+    )
+    if members_per_device > 1:  # What is stacked has the largest shape.
+      paddings = {size: shapes[-1:] for size, shapes in paddings.items()}
     self._make_epoch = functools.partial(
         data_lib.GraphBatches,
         graphs,
         batch_size=config.data.batch_size,
-        paddings=data_lib.common_paddings(
-            graphs,
-            seeds={member.config.seed for member in members},
-            batch_size=config.data.batch_size,
-        ),
+        paddings=paddings,
     )
     # Its values and its order are those of no member in particular.
     self._experiment = graph_experiment.assemble(
