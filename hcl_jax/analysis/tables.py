@@ -17,9 +17,28 @@ def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
   Returns:
     What the numbers are, and the table; the best mean of a row is bold.
   """
+  return '\n\n'.join([
+      repeats_caption(repeats, score),
+      reporting.markdown_table(*repeats_cells(repeats)),
+  ])
+
+
+def repeats_caption(repeats: repeats_lib.Repeats, score: str) -> str:
+  """What the numbers of the table are."""
   counts = repeats.counts()
   alike = len(counts) == 1
   number = f'{min(counts)} repeats' if alike else 'repeats (their number)'
+  return (
+      f'{score} in per cent, mean ± standard deviation over {number}; the best '
+      'mean of a row in bold.'
+  )
+
+
+def repeats_cells(
+    repeats: repeats_lib.Repeats,
+) -> tuple[list[str], list[list[str]]]:
+  """Names of the columns, and the cells of each row; ``**best**`` is bold."""
+  alike = len(repeats.counts()) == 1
   header = [
       _setting(repeats.axis, series, tick)
       for series in repeats.series
@@ -29,11 +48,7 @@ def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
       [panel, *_row([cell for line in cells for cell in line], alike)]
       for panel, cells in zip(repeats.panels, repeats.scores, strict=True)
   ]
-  return '\n\n'.join([
-      f'{score} in per cent, mean ± standard deviation over {number}; the best '
-      'mean of a row in bold.',
-      reporting.markdown_table(['', *header], lines),
-  ])
+  return ['', *header], lines
 
 
 def _setting(axis, series, tick):

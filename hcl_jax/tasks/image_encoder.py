@@ -37,14 +37,14 @@ class ImageEncoder:
     )
     return z, {**stats, **updated}
 
-  def features(
+  def evaluate(
       self,
       params: Any,
       stats: Any,
       images: jax.Array,
       keys: jax.Array | None = None,
-  ) -> jax.Array:
-    """The pooled output before the head, ``[b, dim]``, in evaluation mode.
+  ) -> tuple[jax.Array, jax.Array]:
+    """Features and embeddings in evaluation mode.
 
     Args:
       params: the parameters.
@@ -53,13 +53,14 @@ class ImageEncoder:
       keys: one for each image, to augment it; None for the image as it is.
 
     Returns:
-      The features.
+      The pooled output before the head and what the head makes of it, both
+      ``[b, dim]``. What is not used is not computed in a compiled function.
     """
     if keys is None:
       views = self.normalize(images)
     else:
       views = self.augment(keys, images)
-    return self.module.apply({'params': params, **stats}, views, train=False)[0]
+    return self.module.apply({'params': params, **stats}, views, train=False)
 
 
 def across_devices(stats: Any, axis_name: str | None) -> Any:

@@ -99,11 +99,16 @@ class InfoGraph:
     return {'beta': self.beta(step)}
 
   def features(self, params, state, batch, keys=None):
+    return self._evaluate(params, state, batch, keys)[0]
+
+  def compared(self, params, state, batch, keys=None):
+    return self._evaluate(params, state, batch, keys)[1:]
+
+  def _evaluate(self, params, state, batch, keys):
     del keys  # graphs are not augmented
-    features, *_ = self.module.apply(
+    return self.module.apply(
         {'params': params, **state}, graphs.GraphBatch(**batch), train=False
     )
-    return features
 
 
 def create(

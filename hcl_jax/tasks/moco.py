@@ -122,4 +122,7 @@ class MoCo:
     return {'beta': self.beta(step)}
 
   def features(self, params, state, batch, keys=None):
-    return self.encoder.features(params, state.stats, batch['image'], keys)
+    return self.encoder.evaluate(params, state.stats, batch['image'], keys)[0]
+
+  def compared(self, params, state, batch, keys=None):
+    return self.encoder.evaluate(params, state.stats, batch['image'], keys)[1]

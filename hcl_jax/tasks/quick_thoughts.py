@@ -72,6 +72,10 @@ class QuickThoughts:
         [_unit(z) for z in self._apply(params, batch)], axis=-1
     )
 
+  def compared(self, params, state, batch, keys=None):
+    del keys
+    return self._apply(params, batch)
+
 
 def create(
     config: ml_collections.ConfigDict,

@@ -61,4 +61,7 @@ class SimCLR:
     return {'beta': self.beta(step)}
 
   def features(self, params, state, batch, keys=None):
-    return self.encoder.features(params, state, batch['image'], keys)
+    return self.encoder.evaluate(params, state, batch['image'], keys)[0]
+
+  def compared(self, params, state, batch, keys=None):
+    return self.encoder.evaluate(params, state, batch['image'], keys)[1]

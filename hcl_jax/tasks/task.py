@@ -75,6 +75,18 @@ class Task(Protocol):
     With ``keys [b]``, of augmented rows.
     """
 
+  def compared(
+      self,
+      params: Any,
+      state: Any,
+      batch: Batch,
+      keys: jax.Array | None = None,
+  ) -> Any:
+    """Returns what the loss compares, in evaluation mode, to look at.
+
+    With ``keys [b]``, of augmented rows.
+    """
+
 
 def row_keys(key: jax.Array, rows: jax.Array, num: int) -> jax.Array:
   """Independent keys ``[b, num]`` for each row of the global batch."""
