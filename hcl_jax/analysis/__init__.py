@@ -1,10 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What results mean: scores of repeated runs, as tables and figures.
+"""What results mean: scores, similarities, negatives, the prior, the theory.
 
-Figures are in ``hcl_jax.analysis.plots``, which is not imported here because it
-loads matplotlib.
+Arrays in, arrays out. Figures are in ``hcl_jax.analysis.plots``, which is not
+imported here because it loads matplotlib.
 """
 
+from hcl_jax.analysis.curves import epochs_to_reach
+from hcl_jax.analysis.galleries import Gallery
+from hcl_jax.analysis.galleries import gallery_text
+from hcl_jax.analysis.galleries import hard_negative_gallery
 from hcl_jax.analysis.repeats import Repeats
 from hcl_jax.analysis.repeats import group_repeats
+from hcl_jax.analysis.similarities import FalseNegatives
+from hcl_jax.analysis.similarities import PairSimilarities
+from hcl_jax.analysis.similarities import SimilarityHistograms
+from hcl_jax.analysis.similarities import alignment
+from hcl_jax.analysis.similarities import false_negatives
+from hcl_jax.analysis.similarities import overlap_coefficient
+from hcl_jax.analysis.similarities import pair_similarities
+from hcl_jax.analysis.similarities import similarity_histograms
+from hcl_jax.analysis.similarities import uniformity
 from hcl_jax.analysis.tables import repeats_table
+from hcl_jax.analysis.tilting import clamp_fraction
+from hcl_jax.analysis.tilting import effective_negatives
+from hcl_jax.analysis.tilting import negative_weights
+from hcl_jax.analysis.tilting import sample_negatives
+from hcl_jax.analysis.tilting import two_view_logits
