@@ -9,6 +9,10 @@ from hcl_jax.analysis.curves import epochs_to_reach
 from hcl_jax.analysis.galleries import Gallery
 from hcl_jax.analysis.galleries import gallery_text
 from hcl_jax.analysis.galleries import hard_negative_gallery
+from hcl_jax.analysis.prior import LabelledPrior
+from hcl_jax.analysis.prior import MixtureProportion
+from hcl_jax.analysis.prior import mixture_proportion
+from hcl_jax.analysis.prior import prior_from_labels
 from hcl_jax.analysis.repeats import Repeats
 from hcl_jax.analysis.repeats import group_repeats
 from hcl_jax.analysis.similarities import FalseNegatives
