@@ -9,6 +9,11 @@ from hcl_jax.analysis.curves import epochs_to_reach
 from hcl_jax.analysis.galleries import Gallery
 from hcl_jax.analysis.galleries import gallery_text
 from hcl_jax.analysis.galleries import hard_negative_gallery
+from hcl_jax.analysis.packing import Packing
+from hcl_jax.analysis.packing import ball_packing
+from hcl_jax.analysis.packing import known_angle
+from hcl_jax.analysis.packing import packing_value
+from hcl_jax.analysis.packing import tammes_packing
 from hcl_jax.analysis.prior import LabelledPrior
 from hcl_jax.analysis.prior import MixtureProportion
 from hcl_jax.analysis.prior import mixture_proportion
@@ -30,3 +35,5 @@ from hcl_jax.analysis.tilting import effective_negatives
 from hcl_jax.analysis.tilting import negative_weights
 from hcl_jax.analysis.tilting import sample_negatives
 from hcl_jax.analysis.tilting import two_view_logits
+from hcl_jax.analysis.toy import Trajectory
+from hcl_jax.analysis.toy import train_free_embeddings
