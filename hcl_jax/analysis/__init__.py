@@ -30,6 +30,17 @@ from hcl_jax.analysis.similarities import pair_similarities
 from hcl_jax.analysis.similarities import similarity_histograms
 from hcl_jax.analysis.similarities import uniformity
 from hcl_jax.analysis.tables import repeats_table
+from hcl_jax.analysis.theory import BetaCurve
+from hcl_jax.analysis.theory import LimitingLoss
+from hcl_jax.analysis.theory import VarianceCurve
+from hcl_jax.analysis.theory import convergence_in_beta
+from hcl_jax.analysis.theory import least_limiting_loss
+from hcl_jax.analysis.theory import limiting_worst_case_loss
+from hcl_jax.analysis.theory import one_positive_variance
+from hcl_jax.analysis.theory import risk_bound
+from hcl_jax.analysis.theory import tilted_loss
+from hcl_jax.analysis.theory import variance_against_alignment
+from hcl_jax.analysis.theory import worst_case_loss
 from hcl_jax.analysis.tilting import clamp_fraction
 from hcl_jax.analysis.tilting import effective_negatives
 from hcl_jax.analysis.tilting import negative_weights
