@@ -401,3 +401,107 @@ def released_schedule(beta, total_epochs):
     if epoch % max(total_epochs // 9, 1) == 0:
       current = next(points, 0.0)
   return values
+
+
+# --- Analysis ---------------------------------------------------------------
+
+
+def cosines(rows):
+  """All cosines, ``[n, n]`` lists."""
+  units = [unit(row) for row in numbers(rows)]
+  return [[dot(a, b) for b in units] for a in units]
+
+
+def similarity_histograms(rows, labels, num_bins):
+  """(same, different), each unordered pair once."""
+  found, same, different = cosines(rows), [0] * num_bins, [0] * num_bins
+  for i in range(len(rows)):
+    for j in range(i):
+      place = math.floor((found[i][j] + 1) / 2 * num_bins)
+      place = min(max(place, 0), num_bins - 1)
+      (same if labels[i] == labels[j] else different)[place] += 1
+  return same, different
+
+
+def uniformity(rows, scale):
+  """log of the mean of e^{-scale |u - v|^2} over pairs."""
+  units = [unit(row) for row in numbers(rows)]
+  terms = [
+      math.exp(-scale * sum((x - y) ** 2 for x, y in zip(a, b, strict=True)))
+      for i, a in enumerate(units)
+      for b in units[:i]
+  ]
+  return math.log(math.fsum(terms) / len(terms))
+
+
+def negative_weights(logits, beta):
+  total = math.fsum(math.exp(beta * s) for s in logits)
+  return [math.exp(beta * s) / total for s in logits]
+
+
+def effective_negatives(logits, beta, order):
+  """The Hill number of order 1 or 2 of the weights."""
+  weights = negative_weights(logits, beta)
+  if order == 2:
+    return 1 / math.fsum(w * w for w in weights)
+  return math.exp(-math.fsum(w * math.log(w) for w in weights))
+
+
+def theory_anchors(rows, labels, temperature):
+  """(logits of positives, logits of negatives) of each row."""
+  for i, line in enumerate(cosines(rows)):
+    pos = [c / temperature for c, k in zip(line, labels, strict=True)
+           if k == labels[i]]  # fmt: skip
+    neg = [c / temperature for c, k in zip(line, labels, strict=True)
+           if k != labels[i]]  # fmt: skip
+    yield pos, neg
+
+
+def tilted_loss(rows, labels, beta, temperature, q):
+  """L(f, q_beta^-); beta None is L*(f), the hardest negative."""
+  losses = []
+  for pos, neg in theory_anchors(rows, labels, temperature):
+    mean = math.exp(max(neg)) if beta is None else tilted_mean(neg, beta)
+    losses.append(
+        sum(-math.log(math.exp(p) / (math.exp(p) + q * mean)) for p in pos)
+        / len(pos)
+    )
+  return sum(losses) / len(losses)
+
+
+def limiting_worst_case_loss(rows, labels, temperature):
+  """E log(max e^{s-} / e^{s+})."""
+  losses = [
+      sum(math.log(math.exp(max(neg)) / math.exp(p)) for p in pos) / len(pos)
+      for pos, neg in theory_anchors(rows, labels, temperature)
+  ]
+  return sum(losses) / len(losses)
+
+
+def one_positive_variance(rows, labels, beta, temperature):
+  """E_x Var(e^s), s that of a positive from q_beta^+."""
+  variances = []
+  for pos, _ in theory_anchors(rows, labels, temperature):
+    weights = negative_weights(pos, beta)
+    first, second = (
+        sum(w * math.exp(k * s) for w, s in zip(weights, pos, strict=True))
+        for k in (1, 2)
+    )
+    variances.append(second - first**2)
+  return sum(variances) / len(variances)
+
+
+def best_bin(positive, unlabelled, delta, gamma):
+  """Best Bin Estimation by trying every positive score as the threshold."""
+  best = None
+  for c in positive:
+    q_p = sum(s >= c for s in positive) / len(positive)
+    q_u = sum(s >= c for s in unlabelled) / len(unlabelled)
+    width = sum(
+        math.sqrt(math.log(4 / delta) / (2 * n))
+        for n in (len(positive), len(unlabelled))
+    )
+    bound = q_u / q_p + (1 + gamma) * width / q_p
+    if best is None or bound < best[0]:
+      best = bound, q_u / q_p
+  return best[1]

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Packing classes on a sphere: what the best embeddings look like.
+
+Two problems, for points v_c on the unit sphere:
+
+.. math::
+  \max_v \min_{c \ne c'} \|v_c - v_{c'}\| \qquad\text{(Tammes [2])}, \qquad
+  \max_v \sum_c \rho(c) \min_{c' \ne c} \|v_c - v_{c'}\|^2
+  \qquad\text{(the theorem of [1])}.
+
+The paper takes the second for the first. They agree where all points of an
+optimum have a neighbour at the same distance and no trade is worth while, as
+for the simplex, the octahedron and the icosahedron. They do not for 7 classes
+on the circle: the heptagon has the value 0.753, but two points and a third with
+all other five classes on it, 120 degrees apart, have 2/7 * 3 = 0.857. The least
+distance xi of a solution is then 0, which the paper's generalisation theorem
+excludes. And for 5 classes in 3-D the value is 2 at Tammes' optimum and 2.025 a
+little beside it.
+
+References:
+  [1] Robinson et al., Contrastive Learning with Hard Negative Samples, 2021.
+  [2] Tammes, On the Origin of Number and Arrangement of the Places of Exit on
+  the Surface of Pollen-Grains, 1930.
+"""
+
+import functools
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax.analysis import _arguments
+from hcl_jax.losses import _arguments as _knobs
+from hcl_jax.losses import _cosine
+
+# Sharpness of the soft maximum of cosines: at first, from start to start, and
+# at last. Soft starts end in few places, most often good ones; sharper ones in
+# more.
+_SOFT, _HARD = (4.0, 30.0), 1e5
+_STEP = 0.5  # over the sharpness, and for each point
+
+# Degrees on the sphere in 3-D, where proven: Schuette and van der Waerden 1951
+# (7, 8, 9, 12), Danzer 1986 (10, 11), Musin and Tarasov 2012 and 2015 (13, 14),
+# Robinson 1961 (24).
+_SPHERE = {
+    7: 77.86954, 8: 74.85849, 9: 70.52878, 10: 66.14682, 11: 63.43495,
+    12: 63.43495, 13: 57.13670, 14: 55.67057, 24: 43.69077,
+}  # fmt: skip
+
+
+class Packing(NamedTuple):
+  """Points on the unit sphere.
+
+  Attributes:
+    points: unit rows ``[num_points, dim]``, float64.
+    angle: the least angle between two of them, in radians.
+    value: the weighted mean of squared distances to the nearest other point,
+      the objective of the paper's theorem.
+  """
+
+  points: np.ndarray
+  angle: float
+  value: float
+
+
+def tammes_packing(
+    num_points: int,
+    dim: int,
+    *,
+    num_restarts: int = 64,
+    num_steps: int = 1000,
+    seed: int = 0,
+) -> Packing:
+  r"""Spreads points on the sphere so that the nearest two are far apart.
+
+  Gradient descent, projected to the sphere, on the soft maximum of the cosines
+
+  .. math::
+    \frac1p \log \sum_{c \ne c'} e^{p\, v_c^\top v_{c'}}
+
+  whose sharpness p grows to 1e5 on the way, from random starts. What is found
+  is a local optimum, which need not be the global one (:func:`known_angle` has
+  that of some).
+
+  Args:
+    num_points: >= 2.
+    dim: of the space that the sphere is in, >= 2.
+    num_restarts: random starts, solved at once; the best is returned.
+    num_steps: of each.
+    seed: of the starts. The same seed gives the same points.
+
+  Returns:
+    The packing; its ``value`` is for classes of the same size.
+  """
+  _read_size(num_points, dim, num_restarts, num_steps)
+  prior = np.full(num_points, 1 / num_points)
+  shape = num_restarts, num_points, dim
+  candidates = _solve(_soft_largest_cosine, prior, shape, num_steps, seed)
+  return max((_measure(v, prior) for v in candidates), key=lambda p: p.angle)
+
+
+def ball_packing(
+    class_prior: Any,
+    dim: int,
+    *,
+    num_restarts: int = 64,
+    num_steps: int = 1000,
+    seed: int = 0,
+) -> Packing:
+  r"""Solves the packing problem of the paper's theorem.
+
+  .. math::
+    \max_v \sum_c \rho(c) \min_{c' \ne c} \|v_c - v_{c'}\|^2
+
+  by the method of :func:`tammes_packing`, with a soft maximum for each class;
+  it starts from random points and from that function's solution. See the top of
+  the file for how the two differ.
+
+  Args:
+    class_prior: rho, ``[num_points]``, positive numbers that sum to 1.
+    dim: of the space that the sphere is in, >= 2.
+    num_restarts: see :func:`tammes_packing`.
+    num_steps: of each.
+    seed: of the starts.
+
+  Returns:
+    The packing of the largest ``value`` found.
+  """
+  prior = read_prior(class_prior)
+  _read_size(len(prior), dim, num_restarts, num_steps)
+  knobs = {'num_restarts': num_restarts, 'num_steps': num_steps, 'seed': seed}
+  even = tammes_packing(len(prior), dim, **knobs).points
+  shape = num_restarts, len(prior), dim
+  candidates = _solve(_soft_nearest_cosines, prior, shape, num_steps, seed)
+  return max(
+      (_measure(v, prior) for v in (even, *candidates)), key=lambda p: p.value
+  )
+
+
+def packing_value(points: Any, class_prior: Any = None) -> float:
+  r"""The objective of the paper's theorem at given points.
+
+  .. math::
+    \sum_c \rho(c) \min_{c' \ne c} \|v_c - v_{c'}\|^2
+
+  Args:
+    points: one row for each class, ``[num_points, dim]``, taken to length one.
+    class_prior: rho, ``[num_points]``; by default all alike.
+
+  Returns:
+    A number between 0 and 4.
+  """
+  units = _arguments.units('points', points, rows=2)
+  if class_prior is None:
+    class_prior = np.full(len(units), 1 / len(units))
+  prior = read_prior(class_prior)
+  if len(prior) != len(units):
+    raise ValueError(
+        'class_prior must have one entry for each point; got '
+        f'{len(prior)} for points of shape {units.shape}.'
+    )
+  return _measure(units, prior).value
+
+
+def known_angle(num_points: int, dim: int) -> float | None:
+  """The largest least angle of so many points, in radians, where it is proven.
+
+  The simplex for up to dim + 1 points and 90 degrees for up to 2 dim (Rankin,
+  The Closest Packing of Spherical Caps in n Dimensions, 1955), polygons on the
+  circle, and up to 14 and 24 points on the sphere in 3-D.
+
+  Args:
+    num_points: >= 2.
+    dim: of the space that the sphere is in, >= 2.
+
+  Returns:
+    The angle, or None where none is known here.
+  """
+  _read_size(num_points, dim)
+  if num_points <= dim + 1:
+    return float(np.arccos(-1 / (num_points - 1)))
+  if dim == 2:
+    return 2 * np.pi / num_points
+  if num_points <= 2 * dim:
+    return np.pi / 2
+  degrees = _SPHERE.get(num_points) if dim == 3 else None
+  return None if degrees is None else float(np.radians(degrees))
+
+
+def read_prior(class_prior: Any) -> np.ndarray:
+  """Reads positive shares of at least two classes, as float64."""
+  prior = _arguments.numbers('class_prior', class_prior, least=2)
+  if np.any(prior <= 0) or abs(prior.sum() - 1) > 1e-6:
+    raise ValueError(
+        'class_prior must have positive entries that sum to 1; got '
+        f'{prior} with sum {prior.sum():g}.'
+    )
+  return prior
+
+
+def _read_size(num_points, dim, *counts):
+  for name, value in (('num_points', num_points), ('dim', dim)):
+    _knobs.positive_int(name, value)
+    if value < 2:
+      raise ValueError(f'{name} must be >= 2, got {value}.')
+  for name, value in zip(('num_restarts', 'num_steps'), counts, strict=False):
+    _knobs.positive_int(name, value)
+
+
+def _solve(objective, prior, shape, num_steps, seed):
+  """Descends from random points while the soft maxima harden."""
+  starts = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+  soft = np.geomspace(*_SOFT, len(starts), dtype=np.float32)
+  return np.asarray(_descend(objective, prior, starts, soft, num_steps))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _descend(objective, prior, starts, soft, num_steps):
+  step_size = _STEP * starts.shape[1]
+  slopes = jax.vmap(jax.grad(objective), (0, 0, None))
+
+  def step(i, points):
+    points = _unit(points)
+    sharpness = soft * (_HARD / soft) ** (i / num_steps)
+    slope = slopes(points, sharpness, prior)
+    return points - (step_size / sharpness)[:, None, None] * slope
+
+  return jax.lax.fori_loop(0, num_steps, step, starts)
+
+
+def _unit(points):
+  return points * jax.lax.rsqrt(jnp.sum(points**2, axis=-1, keepdims=True))
+
+
+def _soft_largest_cosine(points, sharpness, prior):
+  del prior
+  cosines = _other_cosines(points)
+  return jax.nn.logsumexp(sharpness * cosines) / sharpness
+
+
+def _soft_nearest_cosines(points, sharpness, prior):
+  cosines = _other_cosines(points)
+  nearest = jax.nn.logsumexp(sharpness * cosines, axis=1) / sharpness
+  return jnp.sum(prior.astype(points.dtype) * nearest)
+
+
+def _other_cosines(points):
+  cosines = _cosine.inner_products(points, points)
+  return jnp.where(jnp.eye(len(points), dtype=bool), -jnp.inf, cosines)
+
+
+def least_angle(points: np.ndarray) -> float:
+  """The least angle between two unit rows, in radians."""
+  return float(np.arccos(_nearest_cosines(points).max()))
+
+
+def _nearest_cosines(points):
+  cosines = points @ points.T
+  np.fill_diagonal(cosines, -np.inf)
+  return np.clip(cosines.max(axis=1), -1, 1)
+
+
+def _measure(points, prior):
+  points = np.asarray(points, np.float64)
+  points = points / np.linalg.norm(points, axis=1, keepdims=True)
+  nearest = _nearest_cosines(points)
+  return Packing(
+      points=points,
+      angle=float(np.arccos(nearest.max())),
+      value=float(np.sum(prior * (2 - 2 * nearest))),
+  )

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cosine similarities of pairs: histograms, alignment, uniformity, margins.
+
+Every function takes embeddings of any length, compares their directions in
+float32 and holds tiles of similarities, never all of them. A row of zeros has
+similarity 0 to everything.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from hcl_jax.analysis import _arguments
+from hcl_jax.analysis import _hardest
+from hcl_jax.losses import _arguments as _knobs
+from hcl_jax.losses import _cosine
+
+_BLOCK_SIZE = 1024  # a tile of 4 MiB
+
+
+class SimilarityHistograms(NamedTuple):
+  """Numbers of pairs by cosine similarity.
+
+  Attributes:
+    edges: of the bins, from -1 to 1, ``[num_bins + 1]``. A bin has its lower
+      edge, the last one also its upper.
+    same: pairs of rows with the same label, ``[num_bins]``.
+    different: pairs of rows with different labels, ``[num_bins]``.
+  """
+
+  edges: np.ndarray
+  same: np.ndarray
+  different: np.ndarray
+
+
+class PairSimilarities(NamedTuple):
+  """An anchor's similarity to its positive and to its negatives, ``[2 batch]``.
+
+  The first half are the anchors of ``z1``, the second those of ``z2``.
+
+  Attributes:
+    positive: cosine to the other view of the same row.
+    mean_negative: mean cosine to the negatives, NaN where there are none.
+    hardest_negative: largest cosine to a negative, NaN where there are none.
+  """
+
+  positive: np.ndarray
+  mean_negative: np.ndarray
+  hardest_negative: np.ndarray
+
+  @property
+  def margin(self) -> np.ndarray:
+    """How much nearer the positive is than a negative on average."""
+    return self.positive - self.mean_negative
+
+  @property
+  def hardest_margin(self) -> np.ndarray:
+    """How much nearer the positive is than any negative; below 0 if it is not.
+    """
+    return self.positive - self.hardest_negative
+
+
+class FalseNegatives(NamedTuple):
+  """Shares of false negatives.
+
+  Attributes:
+    k: numbers of hardest negatives, ``[n]``.
+    fraction: share of the k hardest that have the anchor's label, ``[n]``.
+    base_rate: share of all negatives that have it, which is what random
+      negatives would give.
+  """
+
+  k: np.ndarray
+  fraction: np.ndarray
+  base_rate: float
+
+
+def similarity_histograms(
+    embeddings: Any,
+    labels: Any,
+    *,
+    num_bins: int = 100,
+    block_size: int = _BLOCK_SIZE,
+) -> SimilarityHistograms:
+  """Counts pairs of rows by cosine similarity, same and different labels apart.
+
+  Every unordered pair is counted once, and no row with itself: what the
+  paper's histograms show (Robinson et al., 2021, figures of the ablations).
+
+  Args:
+    embeddings: ``[n, dim]``; need not be unit.
+    labels: integers ``[n]``.
+    num_bins: bins of equal width from -1 to 1.
+    block_size: rows and columns of a tile of similarities.
+
+  Returns:
+    The counts, int64.
+
+  Example:
+    >>> import numpy as np
+    >>> rows = np.float32([[1, 0], [2, 0], [0, 1]])
+    >>> found = similarity_histograms(rows, [0, 0, 1], num_bins=2)
+    >>> print(found.same, found.different)
+    [0 1] [0 2]
+  """
+  _knobs.positive_int('num_bins', num_bins)
+  _knobs.positive_int('block_size', block_size)
+  units = _arguments.units('embeddings', embeddings, rows=2)
+  labels = _arguments.labels('labels', labels, len(units))
+  counts = np.zeros(3 * num_bins, np.int64)  # same, different, not a pair
+  for rows, columns, cosines, once in _tiles(units, block_size):
+    bins = ((cosines + 1) * np.float32(num_bins / 2)).astype(np.int32)
+    bins = np.clip(bins, 0, num_bins - 1)
+    bins += num_bins * (labels[rows, None] != labels[None, columns])
+    bins[~once] = 2 * num_bins
+    counts += np.bincount(bins.ravel(), minlength=3 * num_bins)
+  same, different, _ = counts.reshape(3, num_bins)
+  return SimilarityHistograms(
+      np.linspace(-1, 1, num_bins + 1), same, different
+  )
+
+
+def overlap_coefficient(histograms: SimilarityHistograms) -> float:
+  r"""How much the two histograms overlap.
+
+  .. math::
+    \sum_b \min(p_b, q_b)
+
+  with p and q the shares of the pairs in bin b: 0 where a threshold tells the
+  pairs apart, 1 where they are distributed alike.
+
+  Args:
+    histograms: of :func:`similarity_histograms`.
+
+  Returns:
+    A share; NaN where there are no pairs of one kind.
+
+  References:
+    Inman and Bradley, The Overlapping Coefficient as a Measure of Agreement
+    Between Probability Distributions, 1989.
+  """
+  same, different = histograms.same, histograms.different
+  if not (same.sum() and different.sum()):
+    return float('nan')
+  return float(
+      np.minimum(same / same.sum(), different / different.sum()).sum()
+  )
+
+
+def alignment(z1: Any, z2: Any) -> float:
+  r"""Mean squared distance of positives on the unit sphere.
+
+  .. math::
+    E \, \|f(x) - f(x^+)\|^2
+
+  0 is best. The paper's L_align is half of it, times the squared radius.
+
+  Args:
+    z1: one view, ``[batch, dim]``.
+    z2: the other, row i belonging to row i.
+
+  Returns:
+    A number between 0 and 4.
+
+  References:
+    Wang and Isola, Understanding Contrastive Representation Learning through
+    Alignment and Uniformity on the Hypersphere, 2020.
+  """
+  z1, z2 = _two_views(z1, z2)
+  return float(np.mean(np.sum((z1 - z2) ** 2, axis=1, dtype=np.float64)))
+
+
+def uniformity(
+    embeddings: Any, *, scale: float = 2.0, block_size: int = _BLOCK_SIZE
+) -> float:
+  r"""Logarithm of the mean Gaussian potential of pairs on the unit sphere.
+
+  .. math::
+    \log E \, e^{-s \|f(x) - f(y)\|^2}
+
+  over pairs of different rows. 0 is a single point; less is more uniform.
+
+  Args:
+    embeddings: ``[n, dim]``.
+    scale: s > 0; the authors take 2.
+    block_size: rows and columns of a tile of similarities.
+
+  Returns:
+    A number <= 0.
+
+  References:
+    Wang and Isola, 2020, see :func:`alignment`.
+  """
+  _knobs.positive('scale', scale)
+  _knobs.positive_int('block_size', block_size)
+  units = _arguments.units('embeddings', embeddings, rows=2)
+  total = -np.inf
+  for *_, cosines, once in _tiles(units, block_size):
+    exponents = -2 * scale * (1 - cosines.astype(np.float64))
+    exponents[~once] = -np.inf
+    total = np.logaddexp(total, _log_sum_exp(exponents))
+  return float(total - np.log(len(units) * (len(units) - 1) / 2))
+
+
+def pair_similarities(
+    z1: Any,
+    z2: Any,
+    *,
+    labels: Any = None,
+    block_size: int = _BLOCK_SIZE,
+) -> PairSimilarities:
+  """Similarity of each anchor to its positive and to its negatives.
+
+  Anchors, positives and negatives are those of :func:`hcl_jax.simclr_loss`.
+
+  Args:
+    z1: one view, ``[batch, dim]``.
+    z2: the other, row i belonging to row i.
+    labels: integers ``[batch]``; rows of the anchor's label are no negatives.
+    block_size: anchors in a tile of similarities; its other side is 2 batch.
+
+  Returns:
+    The similarities, whose ``margin`` and ``hardest_margin`` are differences
+    of the positive to the negatives.
+  """
+  _knobs.positive_int('block_size', block_size)
+  z1, z2 = _two_views(z1, z2)
+  if labels is None:
+    ids = np.arange(len(z1))
+  else:
+    ids = _arguments.labels('labels', labels, len(z1))
+  both, ids = np.concatenate([z1, z2]), np.concatenate([ids, ids])
+  positive = np.sum(z1 * z2, axis=1)
+  mean, hardest = np.empty((2, len(both)), np.float32)
+  for start in range(0, len(both), block_size):
+    rows = slice(start, start + block_size)
+    keep = ids[rows, None] != ids[None, :]
+    mean[rows], hardest[rows] = _summary(_cosines(both[rows], both), keep)
+  return PairSimilarities(np.concatenate([positive, positive]), mean, hardest)
+
+
+def false_negatives(
+    embeddings: Any,
+    labels: Any,
+    *,
+    k: Sequence[int] = (1, 10, 100),
+    ids: Any = None,
+    block_size: int = _BLOCK_SIZE,
+) -> FalseNegatives:
+  """How many of an anchor's hardest negatives have the anchor's label.
+
+  Every row is an anchor, and all other rows are its negatives.
+
+  Args:
+    embeddings: ``[n, dim]``.
+    labels: integers ``[n]``.
+    k: numbers of hardest negatives, not more than an anchor has.
+    ids: integers ``[n]``; rows with the anchor's id, the other views of its
+      image, are no negatives of it. By default every row has its own.
+    block_size: anchors in a tile of similarities; its other side is n.
+
+  Returns:
+    The shares, averaged over anchors.
+  """
+  _knobs.positive_int('block_size', block_size)
+  for number in k:
+    _knobs.positive_int('k', number)
+  if not len(k):
+    raise ValueError('k must have at least one number, got none.')
+  units = _arguments.units('embeddings', embeddings, rows=2)
+  labels = _arguments.labels('labels', labels, len(units))
+  ids = _hardest.read_ids(ids, len(units))
+  hits, false, negatives = np.zeros(max(k), np.int64), 0, 0
+  for start in range(0, len(units), block_size):
+    anchors = np.arange(start, min(start + block_size, len(units)))
+    rows, _ = _hardest.hardest(units, ids, anchors, max(k))
+    hits += np.sum(labels[rows] == labels[anchors, None], axis=0)
+    keep = ids[anchors, None] != ids[None, :]
+    negatives += keep.sum()
+    false += np.sum(keep & (labels[anchors, None] == labels[None, :]))
+  found = np.cumsum(hits)[np.asarray(k) - 1]
+  return FalseNegatives(
+      k=np.asarray(k),
+      fraction=found / (len(units) * np.asarray(k)),
+      base_rate=float(false / negatives),
+  )
+
+
+def _two_views(z1, z2):
+  z1, z2 = _knobs.embeddings(z1=z1, z2=z2)
+  return _arguments.units('z1', z1), _arguments.units('z2', z2)
+
+
+def _cosines(rows, columns):
+  return np.asarray(
+      _cosine.inner_products(jnp.asarray(rows), jnp.asarray(columns))
+  )
+
+
+def _tiles(units, block_size) -> Iterator[tuple[np.ndarray, ...]]:
+  """Rows, columns, cosines and, with row < column, whether a pair counts."""
+  starts = range(0, len(units), block_size)
+  for first in starts:
+    rows = np.arange(first, min(first + block_size, len(units)))
+    for second in starts[first // block_size :]:
+      columns = np.arange(second, min(second + block_size, len(units)))
+      cosines = _cosines(units[rows], units[columns])
+      yield rows, columns, cosines, rows[:, None] < columns[None, :]
+
+
+def _log_sum_exp(exponents):
+  peak = exponents.max()
+  if not np.isfinite(peak):  # a tile that is one row with itself
+    return peak
+  return peak + np.log(np.exp(exponents - peak).sum())
+
+
+def _summary(cosines, keep):
+  """Mean and largest of what each row keeps; NaN of nothing."""
+  count = keep.sum(axis=1)
+  total = np.sum(cosines, axis=1, where=keep, dtype=np.float64)
+  largest = np.max(cosines, axis=1, where=keep, initial=-np.inf)
+  some = count > 0
+  return (
+      np.where(some, total / np.maximum(count, 1), np.nan),
+      np.where(some, largest, np.nan),
+  )

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The paper's theory on a finite sample, as numbers.
+
+The sample is the distribution p: anchors x are its rows, alike likely, a
+positive x+ is any row of the anchor's label, itself among them, and negatives
+are the rows of other labels. Logits are those of the losses, cos / t; the
+theorems put f on a sphere of radius r, whose logits are r^2 cos, so here
+r^2 = 1 / t (the paper writes r = 1 / t). All pairs are held in memory.
+
+Reference: Robinson et al., Contrastive Learning with Hard Negative Samples,
+2021.
+"""
+
+from collections.abc import Sequence
+import functools
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+import numpy as np
+
+from hcl_jax.analysis import _arguments
+from hcl_jax.losses import _arguments as _knobs
+from hcl_jax.losses import _cosine
+from hcl_jax.losses import _tilting
+
+_BOUNDS = ('derived', 'printed')
+
+
+class BetaCurve(NamedTuple):
+  """The objective as beta grows, and what it converges to.
+
+  Attributes:
+    betas: ``[n]``.
+    losses: L(f, q_beta^-) at each, ``[n]``.
+    limit: L*(f), which no negatives exceed.
+  """
+
+  betas: np.ndarray
+  losses: np.ndarray
+  limit: float
+
+
+class LimitingLoss(NamedTuple):
+  """L_inf* and its parts, with f on a sphere of squared radius 1 / t.
+
+  Attributes:
+    alignment: L_align = E |f(x) - f(x+)|^2 / 2.
+    uniformity: L_unif* = E max_{x-} f(x)^T f(x-).
+    squared_radius: 1 / t.
+  """
+
+  alignment: float
+  uniformity: float
+  squared_radius: float
+
+  @property
+  def loss(self) -> float:
+    """L_inf* = L_align + L_unif* - 1/t."""
+    return self.alignment + self.uniformity - self.squared_radius
+
+
+class VarianceCurve(NamedTuple):
+  """Variance of the one-positive estimate against alignment, ``[n]`` each.
+
+  Attributes:
+    alignment: L_align.
+    variance: of e^{f(x)^T f(v)}, v from q_beta^+, averaged over anchors.
+    bound: what the lemma's proof bounds the variance by.
+  """
+
+  alignment: np.ndarray
+  variance: np.ndarray
+  bound: np.ndarray
+
+
+def tilted_loss(
+    embeddings: Any,
+    labels: Any,
+    *,
+    beta: ArrayLike,
+    temperature: float = 0.5,
+    num_negatives: float = 1.0,
+) -> float:
+  r"""The objective with true negatives drawn from q_beta^-.
+
+  .. math::
+    L(f, q) = E_{x, x^+} \Bigl[-\log \frac{e^{f(x)^\top f(x^+)}}
+      {e^{f(x)^\top f(x^+)} + Q\, E_{x^- \sim q} [e^{f(x)^\top f(x^-)}]}\Bigr]
+
+  Args:
+    embeddings: ``[n, dim]``; need not be unit.
+    labels: integers ``[n]``, of at least two classes.
+    beta: concentration, >= 0.
+    temperature: t > 0.
+    num_negatives: Q > 0.
+
+  Returns:
+    The objective.
+  """
+  _knobs.beta(beta)
+  sample = _Sample(embeddings, labels, temperature)
+  return float(sample.loss(beta, _read_q(num_negatives)))
+
+
+def worst_case_loss(
+    embeddings: Any,
+    labels: Any,
+    *,
+    temperature: float = 0.5,
+    num_negatives: float = 1.0,
+) -> float:
+  r"""The objective with the hardest true negatives.
+
+  .. math::
+    L^*(f) = \sup_q L(f, q) = E_{x, x^+} \log\Bigl(1 +
+      Q\, e^{\max_{x^-} f(x)^\top f(x^-) - f(x)^\top f(x^+)}\Bigr)
+
+  Args:
+    embeddings: ``[n, dim]``.
+    labels: integers ``[n]``, of at least two classes.
+    temperature: t > 0.
+    num_negatives: Q > 0.
+
+  Returns:
+    The objective.
+  """
+  sample = _Sample(embeddings, labels, temperature)
+  return float(sample.worst_loss(_read_q(num_negatives)))
+
+
+def convergence_in_beta(
+    embeddings: Any,
+    labels: Any,
+    *,
+    betas: Sequence[float],
+    temperature: float = 0.5,
+    num_negatives: float = 1.0,
+) -> BetaCurve:
+  """Proposition 1 as a curve: L(f, q_beta^-) rises to L*(f) with beta.
+
+  Args:
+    embeddings: ``[n, dim]``.
+    labels: integers ``[n]``, of at least two classes.
+    betas: concentrations, >= 0.
+    temperature: t > 0.
+    num_negatives: Q > 0.
+
+  Returns:
+    :func:`tilted_loss` at each beta, and :func:`worst_case_loss`.
+  """
+  betas = _arguments.numbers('betas', betas)
+  for beta in betas:
+    _knobs.beta(beta)
+  q = _read_q(num_negatives)
+  sample = _Sample(embeddings, labels, temperature)
+  return BetaCurve(
+      betas=betas,
+      losses=np.array([float(sample.loss(beta, q)) for beta in betas]),
+      limit=float(sample.worst_loss(q)),
+  )
+
+
+def limiting_worst_case_loss(
+    embeddings: Any, labels: Any, *, temperature: float = 0.5
+) -> LimitingLoss:
+  r"""The limit of many negatives at the hardest ones, and its two parts.
+
+  .. math::
+    L_\infty^*(f) = E_{x, x^+} \log \frac{\max_{x^-} e^{f(x)^\top f(x^-)}}
+      {e^{f(x)^\top f(x^+)}} = L_{align}(f) + L_{unif}^*(f) - 1/t
+
+  Args:
+    embeddings: ``[n, dim]``.
+    labels: integers ``[n]``, of at least two classes.
+    temperature: t > 0.
+
+  Returns:
+    The parts, whose sum less 1/t is ``loss``.
+  """
+  sample = _Sample(embeddings, labels, temperature)
+  return LimitingLoss(
+      alignment=float(sample.alignment()),
+      uniformity=float(jnp.mean(sample.hardest())),
+      squared_radius=float(sample.scale),
+  )
+
+
+def least_limiting_loss(
+    packing_value: float, *, temperature: float = 0.5
+) -> float:
+  r"""The least L_inf* that any embedding has.
+
+  .. math::
+    \inf_f L_\infty^*(f) = -\frac{1}{2t}
+      \max_v \sum_c \rho(c) \min_{c' \ne c} \|v_c - v_{c'}\|^2
+
+  with v on the unit sphere.
+
+  Args:
+    packing_value: the maximum, ``value`` of
+      :func:`hcl_jax.analysis.ball_packing`. Where one better than that exists,
+      the infimum is less.
+    temperature: t > 0.
+
+  Returns:
+    The infimum.
+  """
+  _knobs.temperature(temperature)
+  return -packing_value / (2 * temperature)
+
+
+def risk_bound(
+    excess_loss: float,
+    *,
+    separation: float,
+    num_classes: int,
+    temperature: float = 0.5,
+    bound: str = 'derived',
+) -> float:
+  r"""The generalisation theorem's bound on the risk of a 1-NN classifier.
+
+  With eps the excess of L_inf* over its infimum, classes of the same size, xi
+  the least distance of the optimal points, on the sphere of radius r, and
+
+  .. math::
+    s^2 = \xi^2 - 2 |C| (1 + r) \sqrt{\varepsilon}
+
+  the paper's proof bounds the risk by
+  :math:`2 \varepsilon / \delta^2 + 2 \varepsilon / (s - \delta)^2` for all
+  delta, which at the best one, s / 2, is
+
+  .. math::
+    P(\hat h(x) \ne c) \le 16\, \varepsilon / s^2 .
+
+  The paper prints :math:`8\, \varepsilon / s^4` for it, which is less where
+  s^2 > 1/2. Both go to 0 with eps as fast as eps.
+
+  Args:
+    excess_loss: eps >= 0: ``limiting_worst_case_loss(...).loss`` less
+      :func:`least_limiting_loss`.
+    separation: xi on the unit sphere, in (0, 2], such as
+      ``2 * sin(packing.angle / 2)``.
+    num_classes: of the same size.
+    temperature: t > 0; r^2 = 1 / t, and xi is scaled by r.
+    bound: ``'derived'`` or ``'printed'``.
+
+  Returns:
+    The bound, 1 where the theorem says nothing: for eps > 1, and where s^2 is
+    not above 0.
+  """
+  _knobs.choice('bound', bound, _BOUNDS)
+  _knobs.positive_int('num_classes', num_classes)
+  _knobs.temperature(temperature)
+  _knobs.number('excess_loss', excess_loss)
+  _knobs.positive('separation', separation)
+  if excess_loss < 0:
+    raise ValueError(
+        f'excess_loss must be >= 0, got {excess_loss}; the packing that it was '
+        'measured against is not the best one.'
+    )
+  radius = temperature**-0.5
+  loss = 2 * num_classes * (1 + radius) * excess_loss**0.5
+  squared = (radius * separation) ** 2 - loss
+  if excess_loss > 1 or squared <= 0:
+    return 1.0
+  if bound == 'printed':
+    return min(8 * excess_loss / squared**2, 1.0)
+  return min(16 * excess_loss / squared, 1.0)
+
+
+def one_positive_variance(
+    embeddings: Any,
+    labels: Any,
+    *,
+    beta: float = 1.0,
+    temperature: float = 0.5,
+) -> VarianceCurve:
+  r"""Variance of the estimate of E_{q_beta^+}[e^s] by one positive.
+
+  .. math::
+    E_x \operatorname{Var}_{v \sim q_\beta^+} (e^{f(x)^\top f(v)})
+      \le r^2 e^{(2 + 4 \beta) r^2} L_{align}(f)
+
+  The paper's lemma has O(L_align) on the right. The constant is that of its
+  proof: on the sphere of radius r the exponential has slope e^{r^2} at most,
+  the inner product with f(x) the slope r, and q_beta^+ is at most e^{2 beta
+  r^2} p^+. As there, the variance is that given the anchor.
+
+  Args:
+    embeddings: ``[n, dim]``.
+    labels: integers ``[n]``.
+    beta: concentration, >= 0.
+    temperature: t > 0; r^2 = 1 / t.
+
+  Returns:
+    A curve of one point: alignment, variance and bound, ``[1]`` each.
+  """
+  _knobs.beta(beta)
+  sample = _Sample(embeddings, labels, temperature, negatives=False)
+  alignment = float(sample.alignment())
+  scale = float(sample.scale)
+  log_bound = (2 + 4 * beta) * scale
+  bound = scale * np.exp(min(log_bound, 700.0)) * alignment  # no overflow
+  variance = float(sample.positive_variance(beta))
+  return VarianceCurve(*(np.array([x]) for x in (alignment, variance, bound)))
+
+
+def variance_against_alignment(
+    centers: Any,
+    *,
+    spreads: Sequence[float],
+    num_rows: int = 100,
+    beta: float = 1.0,
+    temperature: float = 0.5,
+    seed: int = 0,
+) -> VarianceCurve:
+  """The lemma as a measured curve: classes spread further and further out.
+
+  The rows of a class are its centre plus normal noise, on the unit sphere.
+
+  Args:
+    centers: one for each class, ``[num_classes, dim]``.
+    spreads: standard deviations of the noise in each dimension, >= 0.
+    num_rows: of each class.
+    beta: concentration, >= 0.
+    temperature: t > 0.
+    seed: of the noise, which is the same at all spreads but for its size.
+
+  Returns:
+    :func:`one_positive_variance` at each spread.
+  """
+  _knobs.positive_int('num_rows', num_rows)
+  spreads = _arguments.numbers('spreads', spreads)
+  centers = _arguments.units('centers', centers)
+  labels = np.repeat(np.arange(len(centers)), num_rows)
+  noise = np.random.default_rng(seed).normal(
+      size=(len(labels), centers.shape[1])
+  )
+  measured = [
+      one_positive_variance(
+          np.float32(centers[labels] + spread * noise),
+          labels,
+          beta=beta,
+          temperature=temperature,
+      )
+      for spread in spreads
+  ]
+  return VarianceCurve(*map(np.concatenate, zip(*measured, strict=True)))
+
+
+class _Sample:
+  """Cosines of all pairs, and which of them have the same label."""
+
+  def __init__(self, embeddings, labels, temperature, *, negatives=True):
+    _knobs.temperature(temperature)
+    units = _arguments.units('embeddings', embeddings)
+    labels = _arguments.labels('labels', labels, len(units))
+    if negatives and len(np.unique(labels)) < 2:
+      raise ValueError(
+          'labels must be of at least two classes, or there are no negatives; '
+          f'got only {labels[0]}.'
+      )
+    self.scale = jnp.asarray(1 / temperature, units.dtype)
+    self.units = jnp.asarray(units)
+    self.cosines = _cosine.inner_products(self.units, self.units)
+    self.same = jnp.asarray(labels[:, None] == labels[None, :])
+
+  def loss(self, beta, q):
+    peak, log_mean = _tilted(self.cosines, self.scale, beta, ~self.same)
+    return self._mean_loss(peak, log_mean, q)
+
+  def worst_loss(self, q):
+    peak = self._largest()
+    return self._mean_loss(peak, jnp.zeros_like(peak), q)
+
+  def hardest(self):
+    return self.scale * self._largest()
+
+  def alignment(self):
+    squares = 2 * (1 - self.cosines)
+    squares = jnp.where(self.same, squares, 0)
+    return self.scale * jnp.mean(self._mean_over_same(squares)) / 2
+
+  def positive_variance(self, beta):
+    logits = jnp.where(self.same, self.scale * self.cosines, -jnp.inf)
+    weights = jax.nn.softmax(beta * logits, where=self.same)
+    values = jnp.exp(logits)
+    mean = jnp.sum(weights * values, axis=1, keepdims=True)
+    return jnp.mean(jnp.sum(weights * (values - mean) ** 2, axis=1))
+
+  def _largest(self):
+    return jnp.max(jnp.where(self.same, -jnp.inf, self.cosines), axis=1)
+
+  def _mean_loss(self, peak, log_mean, q):
+    gap = self.scale * (peak[:, None] - self.cosines) + log_mean[:, None]
+    losses = jax.nn.softplus(gap + jnp.log(q))
+    return jnp.mean(self._mean_over_same(losses))
+
+  def _mean_over_same(self, values):
+    return jnp.mean(values, axis=1, where=self.same)
+
+
+@functools.partial(jax.jit)
+def _tilted(cosines, scale, beta, where):
+  beta = jnp.asarray(beta, cosines.dtype)
+  return _tilting.tilted_log_mean(cosines, scale, beta, where)
+
+
+def _read_q(num_negatives):
+  _knobs.positive('num_negatives', num_negatives)
+  return jnp.float32(num_negatives)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What beta and tau_plus do to the negatives of an anchor."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hcl_jax.losses import _arguments
+from hcl_jax.losses import _cosine
+from hcl_jax.losses import _nce
+from hcl_jax.losses import _tilting
+
+
+def two_view_logits(
+    z1: jax.Array,
+    z2: jax.Array,
+    *,
+    temperature: ArrayLike = 0.5,
+    labels: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """The logits that :func:`hcl_jax.simclr_loss` sees, held in memory.
+
+  Args:
+    z1: one view, ``[batch, dim]``.
+    z2: the other, row i belonging to row i.
+    temperature: t > 0.
+    labels: integers ``[batch]``; rows of the anchor's label are no negatives.
+
+  Returns:
+    ``pos_logits [2 batch]``, ``neg_logits [2 batch, 2 batch]`` and ``where``,
+    False for what is no negative of its anchor, as the functions here and
+    :func:`hcl_jax.hard_nce_loss` take them.
+  """
+  z1, z2 = _arguments.embeddings(z1=z1, z2=z2)
+  _arguments.temperature(temperature)
+  batch = z1.shape[0]
+  if labels is None:
+    ids = jnp.arange(batch)
+  else:
+    ids = _arguments.labels('labels', labels, (batch,))
+  both = _cosine.normalize(jnp.concatenate([z1, z2]))
+  logits = _cosine.inner_products(both, both) / temperature
+  rows = jnp.arange(2 * batch)
+  ids = jnp.concatenate([ids, ids])
+  return logits[rows, rows - batch], logits, ids[:, None] != ids[None, :]
+
+
+def negative_weights(
+    neg_logits: jax.Array,
+    *,
+    beta: ArrayLike,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""The probability of each negative under q_beta.
+
+  .. math::
+    w_j = e^{\beta s_j} / \sum_k e^{\beta s_k}
+
+  Args:
+    neg_logits: ``[..., N]``.
+    beta: concentration, >= 0. May be traced.
+    where: negatives to count, boolean, broadcastable to ``neg_logits``.
+
+  Returns:
+    Weights shaped as ``neg_logits`` that sum to 1, or to 0 where there are no
+    negatives.
+
+  References:
+    Robinson et al., Contrastive Learning with Hard Negative Samples, 2021.
+  """
+  return jnp.exp(_log_weights(*_read(neg_logits, beta, where)))
+
+
+def effective_negatives(
+    neg_logits: jax.Array,
+    *,
+    beta: ArrayLike,
+    order: int = 2,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""How many equal negatives the weighted ones are worth: a Hill number.
+
+  .. math::
+    D_2 = 1 / \sum_j w_j^2, \qquad D_1 = \exp\bigl(-\sum_j w_j \log w_j\bigr)
+
+  with the weights of :func:`negative_weights`. Both are N at ``beta=0`` and go
+  to 1, or the number of negatives that tie for the hardest, as beta grows.
+  D_2, also Kish's effective sample size, is what the variance of the weighted
+  mean scales with; D_1, the perplexity, counts light negatives for more.
+
+  Args:
+    neg_logits: ``[..., N]``.
+    beta: concentration, >= 0. May be traced.
+    order: 2 or 1.
+    where: negatives to count, boolean, broadcastable to ``neg_logits``.
+
+  Returns:
+    One number per anchor, ``[...]``; 0 where there are no negatives.
+
+  Example:
+    >>> import jax.numpy as jnp
+    >>> logits = jnp.array([0.0, 0.0, 2.0, 2.0])
+    >>> [f'{effective_negatives(logits, beta=b):.2f}' for b in (0, 1, 10)]
+    ['4.00', '2.53', '2.00']
+
+  References:
+    Hill, Diversity and Evenness: A Unifying Notation and Its Consequences,
+    1973. Kish, Survey Sampling, 1965.
+  """
+  _arguments.choice('order', order, (1, 2))
+  logits, beta, where = _read(neg_logits, beta, where)
+  log_weights = _log_weights(logits, beta, where)
+  weights = jnp.exp(log_weights)
+  finite = jnp.where(weights > 0, log_weights, 0)
+  if order == 1:
+    log_number = -jnp.sum(weights * finite, axis=-1)
+  else:
+    log_number = -jnp.log(jnp.sum(weights**2, axis=-1))
+  return jnp.where(jnp.any(where, axis=-1), jnp.exp(log_number), 0)
+
+
+def clamp_fraction(
+    pos_logits: jax.Array,
+    neg_logits: jax.Array,
+    *,
+    beta: ArrayLike = 1.0,
+    tau_plus: ArrayLike = 0.1,
+    log_floor: ArrayLike | None = None,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""Share of anchors whose debiased estimate is below its floor.
+
+  .. math::
+    \frac{1}{1-\tau^+} \bigl(E_{q_\beta}[e^{s}] - \tau^+ e^{p}\bigr) < e^{f}
+
+  with f the ``log_floor``, or against 0 without one. Such an anchor's
+  negatives have no gradient.
+
+  Args:
+    pos_logits: similarity to the positive over temperature, ``[...]``.
+    neg_logits: the same for N negatives, ``[..., N]``.
+    beta: concentration, >= 0. May be traced.
+    tau_plus: class prior, in ``[0, 1)``; at 0 nothing is clamped.
+    log_floor: f; ``-1 / temperature`` is what ``floor='sphere'`` of the losses
+      on embeddings means.
+    where: negatives to count, boolean, broadcastable to ``neg_logits``.
+
+  Returns:
+    The share, of the anchors that have negatives; 0 where none has.
+  """
+  _arguments.tau_plus(tau_plus)
+  logits, beta, where = _read(neg_logits, beta, where)
+  positive = _cosine.upcast(_arguments.floats('pos_logits', pos_logits))
+  if positive.shape != logits.shape[:-1]:
+    raise ValueError(
+        'pos_logits must have shape [...] where neg_logits has [..., N]; got '
+        f'{positive.shape} and {logits.shape}.'
+    )
+  if log_floor is not None:
+    _arguments.number('log_floor', log_floor)
+    log_floor = jnp.asarray(log_floor, logits.dtype) - positive
+  one = jnp.ones((), logits.dtype)
+  negatives = _nce.dense_negatives(logits, one, beta, where)
+  clamped = _tilting.is_clamped(
+      negatives.peak - positive + negatives.log_mean,
+      jnp.asarray(tau_plus, logits.dtype),
+      excess=jnp.zeros_like(positive),
+      floor_gap=log_floor,
+  )
+  some = jnp.any(where, axis=-1)
+  return jnp.sum(clamped & some) / jnp.maximum(jnp.sum(some), 1)
+
+
+def sample_negatives(
+    key: jax.Array,
+    neg_logits: jax.Array,
+    *,
+    beta: ArrayLike,
+    num_samples: int,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""Draws negatives from q_beta, which the losses only weigh.
+
+  .. math::
+    \arg\max_j \bigl(\beta s_j + g_j\bigr), \qquad
+    g_j \text{ standard Gumbel}
+
+  is distributed as the weights of :func:`negative_weights` say, so that the
+  mean of :math:`e^{s}` over draws is an unbiased estimate of the
+  :math:`E_{q_\beta}[e^s]` of the losses.
+
+  Args:
+    key: a JAX key.
+    neg_logits: ``[..., N]``, every anchor with at least one negative.
+    beta: concentration, >= 0. May be traced.
+    num_samples: draws for each anchor, with replacement.
+    where: negatives to count, boolean, broadcastable to ``neg_logits``.
+
+  Returns:
+    Numbers of negatives, ``[..., num_samples]``.
+
+  References:
+    Gumbel, Statistical Theory of Extreme Values, 1954; Maddison, Tarlow and
+    Minka, A* Sampling, 2014.
+  """
+  _arguments.positive_int('num_samples', num_samples)
+  logits, beta, where = _read(neg_logits, beta, where)
+  draw = functools.partial(jax.random.categorical, axis=-1)
+  tilted = _log_weights(logits, beta, where)
+  draws = draw(key, tilted, shape=(num_samples, *tilted.shape[:-1]))
+  return jnp.moveaxis(draws, 0, -1)
+
+
+def _read(neg_logits, beta, where):
+  logits = _cosine.upcast(_arguments.floats('neg_logits', neg_logits))
+  if logits.ndim == 0 or logits.shape[-1] == 0:
+    raise ValueError(
+        'neg_logits must have shape [..., N] with N >= 1 negatives; got '
+        f'{logits.shape}.'
+    )
+  _arguments.beta(beta)
+  where = jnp.array(True) if where is None else where
+  where = _arguments.mask('where', where, logits.shape)
+  beta = jnp.asarray(beta, logits.dtype)
+  return logits, beta, jnp.broadcast_to(where, logits.shape)
+
+
+def _log_weights(logits, beta, where):
+  """log w, -inf where there is no negative; shifted before it is tilted."""
+  peak = jnp.max(logits, axis=-1, where=where, initial=-jnp.inf, keepdims=True)
+  below = jnp.where(where, logits - jnp.where(jnp.isfinite(peak), peak, 0), 0)
+  tilted = jnp.where(where, beta * below, -jnp.inf)
+  total = jnp.sum(jnp.exp(tilted), axis=-1, keepdims=True)
+  return tilted - jnp.log(jnp.where(total == 0, 1, total))

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packings against known optima, and embeddings that train towards them."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+
+from hcl_jax import analysis
+
+
+def _polygon(n):
+  angles = 2 * np.pi * np.arange(n) / n
+  return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def _uniform(n):
+  return np.full(n, 1 / n)
+
+
+class TammesTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('pentagon', 5, 2, 72.0),
+      ('tetrahedron', 4, 3, 109.471221),
+      ('octahedron', 6, 3, 90.0),
+      ('seven', 7, 3, 77.869542),
+      ('icosahedron', 12, 3, 63.434949),
+      ('simplex', 10, 9, 96.379370),
+  )
+  def test_finds_the_optimum(self, num_points, dim, degrees):
+    found = analysis.tammes_packing(num_points, dim)
+    self.assertEqual(found.points.shape, (num_points, dim))
+    np.testing.assert_allclose(np.linalg.norm(found.points, axis=1), 1)
+    cosines = found.points @ found.points.T - 2 * np.eye(num_points)
+    self.assertAlmostEqual(np.cos(found.angle), cosines.max())
+    self.assertAlmostEqual(np.degrees(found.angle), degrees, delta=1e-3)
+    known = analysis.known_angle(num_points, dim)
+    self.assertAlmostEqual(np.degrees(known), degrees, delta=1e-4)
+
+  def test_the_same_seed_gives_the_same_points(self):
+    knobs = {'num_restarts': 2, 'num_steps': 20}
+    one, same, other = (
+        analysis.tammes_packing(5, 3, seed=seed, **knobs).points
+        for seed in (3, 3, 4)
+    )
+    np.testing.assert_array_equal(one, same)
+    self.assertFalse(np.array_equal(one, other))
+
+  def test_known_angles(self):
+    degrees = lambda *size: np.degrees(analysis.known_angle(*size))  # noqa: E731
+    self.assertAlmostEqual(degrees(2, 7), 180)
+    self.assertAlmostEqual(degrees(3, 5), 120)
+    self.assertAlmostEqual(degrees(9, 5), 90)
+    self.assertAlmostEqual(degrees(9, 2), 40)
+    self.assertIsNone(analysis.known_angle(15, 3))
+    self.assertIsNone(analysis.known_angle(11, 5))
+
+  def test_refuses(self):
+    with self.assertRaisesRegex(ValueError, 'num_points must be >= 2, got 1'):
+      analysis.tammes_packing(1, 3)
+    with self.assertRaisesRegex(ValueError, 'dim must be >= 2, got 1'):
+      analysis.known_angle(3, 1)
+    with self.assertRaisesRegex(ValueError, 'num_steps must be >= 1, got 0'):
+      analysis.tammes_packing(3, 2, num_steps=0)
+
+
+class BallPackingTest(parameterized.TestCase):
+
+  def test_value(self):
+    points = 3 * _polygon(5)[:4]  # the ends have one neighbour, 72 degrees off
+    value = 2 - 2 * np.cos(np.radians(72))
+    self.assertAlmostEqual(analysis.packing_value(points), value, places=6)
+    points[3] = -points[1]
+    rho = np.array([0.4, 0.3, 0.2, 0.1])
+    squared = np.sum((points[:, None] - points[None]) ** 2, axis=-1) / 9
+    nearest = np.min(squared + 9 * np.eye(4), axis=1)
+    self.assertAlmostEqual(
+        analysis.packing_value(points, rho), rho @ nearest, places=6
+    )
+
+  @parameterized.parameters((6, 3, 2.0), (12, 3, 1.105573))
+  def test_agrees_with_tammes_on_solids(self, num_points, dim, value):
+    found = analysis.ball_packing(_uniform(num_points), dim)
+    self.assertAlmostEqual(found.value, value, delta=1e-4)
+    self.assertAlmostEqual(
+        found.angle, analysis.known_angle(num_points, dim), delta=1e-3
+    )
+
+  def test_the_heptagon_is_not_the_best_on_the_circle(self):
+    heptagon = analysis.packing_value(_polygon(7))
+    self.assertAlmostEqual(heptagon, 0.7530, places=4)
+    triangle = analysis.packing_value(_polygon(3)[[0, 1, 2, 2, 2, 2, 2]])
+    self.assertAlmostEqual(triangle, 6 / 7, places=5)
+    found = analysis.ball_packing(_uniform(7), 2)
+    self.assertGreater(found.value, 6 / 7 - 1e-4)
+    self.assertLess(found.angle, 0.01)
+
+  def test_five_in_space_give_up_the_right_angle(self):
+    found = analysis.ball_packing(_uniform(5), 3)
+    self.assertAlmostEqual(found.value, 2.025, delta=1e-4)
+    self.assertAlmostEqual(np.degrees(found.angle), 89.10, delta=0.01)
+
+  def test_heavy_classes_stand_apart(self):
+    rho = np.array([0.6, 0.2, 0.2])
+    found = analysis.ball_packing(rho, 2)
+    even = analysis.packing_value(_polygon(3), rho)
+    self.assertGreater(found.value, even)
+    self.assertAlmostEqual(
+        found.value, analysis.packing_value(found.points, rho), places=5
+    )
+    light = found.points[1] @ found.points[2]
+    self.assertGreater(light, found.points[0] @ found.points[1])
+
+  def test_refuses(self):
+    with self.assertRaisesRegex(ValueError, 'class_prior must have positive'):
+      analysis.ball_packing([0.5, 0.6], 2)
+    with self.assertRaisesRegex(ValueError, 'one entry for each point; got 2'):
+      analysis.packing_value(_polygon(3), [0.5, 0.5])
+
+
+class ToyTest(absltest.TestCase):
+
+  def test_a_large_beta_trains_towards_the_packing(self):
+    runs = {
+        beta: analysis.train_free_embeddings(7, 3, beta=beta)
+        for beta in (0.0, 5.0, 50.0)
+    }
+    to_go = [np.degrees(run.angles_to_go[-1]) for run in runs.values()]
+    self.assertGreater(to_go[0], 5)
+    self.assertBetween(to_go[1], 1, 2)
+    self.assertBetween(to_go[2], 0, 0.25)
+    hard = runs[50.0]
+    self.assertGreater(np.degrees(hard.angles_to_go[0]), 20)
+    self.assertLess(hard.values_to_go[-1], 1e-2)
+    self.assertGreater(hard.spreads[0], 0.5)
+    self.assertLess(hard.spreads[-1], 1e-4)
+
+  def test_frames(self):
+    run = analysis.train_free_embeddings(
+        3, 2, num_rows=4, num_steps=50, num_frames=6
+    )
+    np.testing.assert_array_equal(run.steps, [0, 10, 20, 30, 40, 50])
+    self.assertEqual(run.embeddings.shape, (6, 12, 2))
+    np.testing.assert_array_equal(run.labels, np.repeat([0, 1, 2], 4))
+    np.testing.assert_allclose(
+        np.linalg.norm(run.embeddings, axis=-1), 1, rtol=1e-5
+    )
+    mean = run.embeddings[-1, 4:8].mean(0)
+    np.testing.assert_allclose(
+        run.class_means[-1, 1], mean / np.linalg.norm(mean)
+    )
+    again = analysis.train_free_embeddings(
+        3, 2, num_rows=4, num_steps=50, num_frames=2
+    )
+    np.testing.assert_array_equal(again.embeddings, run.embeddings[[0, -1]])
+
+  def test_seven_classes_on_the_circle_fall_together(self):
+    run = analysis.train_free_embeddings(7, 2, num_frames=2)
+    self.assertLess(run.angles[-1], 0.01)
+    self.assertGreater(run.values[-1], 0.753)
+
+  def test_refuses(self):
+    with self.assertRaisesRegex(ValueError, 'num_rows must be >= 2, got 1'):
+      analysis.train_free_embeddings(3, 2, num_rows=1)
+
+
+if __name__ == '__main__':
+  absltest.main()
