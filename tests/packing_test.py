@@ -3,9 +3,13 @@
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import analysis
+from hcl_jax.analysis import toy
+from tests import reference
+from tests import testing
 
 
 def _polygon(n):
@@ -119,6 +123,19 @@ class BallPackingTest(parameterized.TestCase):
 
 
 class ToyTest(absltest.TestCase):
+
+  def test_loss(self):
+    points = testing.normal(3, 4, 2)
+    flat = points.reshape(12, 2)
+    logits = (flat @ flat.T / 0.5).astype(float)
+    expected = 0
+    for i in range(12):
+      own = range(i // 4 * 4, i // 4 * 4 + 4)
+      pos = [logits[i, j] for j in own if j != i]
+      neg = [logits[i, j] for j in range(12) if j not in own]
+      expected += reference.hard_nce(pos, neg, 2.0, 0.0)
+    actual = toy._loss(jnp.asarray(points), 2.0, 0.5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
   def test_a_large_beta_trains_towards_the_packing(self):
     runs = {
