@@ -100,7 +100,7 @@ class LayersTest(parameterized.TestCase):
     self.assertEqual(files, ['analysis/plots.py'])
     script = (
         'import sys, hcl_jax.analysis\n'
-        'sys.exit("matplotlib" in sys.modules)\n'
+        'sys.exit(bool({"matplotlib", "sklearn", "scipy"} & {*sys.modules}))\n'
     )
     done = subprocess.run([sys.executable, '-c', script])
     self.assertEqual(done.returncode, 0)

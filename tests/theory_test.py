@@ -144,6 +144,9 @@ class VarianceTest(parameterized.TestCase):
         reference.one_positive_variance(_rows(), _LABELS, beta, temperature),
         rtol=1e-4,
     )
+    self.assertTrue(np.isfinite(
+        analysis.one_positive_variance(_rows(), _LABELS, temperature=0.01)
+    ).all())  # fmt: skip
     alignment = analysis.limiting_worst_case_loss(
         _rows(), _LABELS, temperature=temperature
     ).alignment

@@ -12,7 +12,6 @@ Reference: Robinson et al., Contrastive Learning with Hard Negative Samples,
 """
 
 from collections.abc import Sequence
-import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -22,11 +21,13 @@ from jax.typing import ArrayLike
 import numpy as np
 
 from hcl_jax.analysis import _arguments
+from hcl_jax.analysis import tilting
 from hcl_jax.losses import _arguments as _knobs
 from hcl_jax.losses import _cosine
 from hcl_jax.losses import _tilting
 
 _BOUNDS = ('derived', 'printed')
+_ROUNDING = 1e-5  # of a loss in float32
 
 
 class BetaCurve(NamedTuple):
@@ -256,11 +257,12 @@ def risk_bound(
   _knobs.temperature(temperature)
   _knobs.number('excess_loss', excess_loss)
   _knobs.positive('separation', separation)
-  if excess_loss < 0:
+  if excess_loss < -_ROUNDING:
     raise ValueError(
         f'excess_loss must be >= 0, got {excess_loss}; the packing that it was '
         'measured against is not the best one.'
     )
+  excess_loss = max(excess_loss, 0.0)
   radius = temperature**-0.5
   loss = 2 * num_classes * (1 + radius) * excess_loss**0.5
   squared = (radius * separation) ** 2 - loss
@@ -380,16 +382,18 @@ class _Sample:
     return self.scale * self._largest()
 
   def alignment(self):
-    squares = 2 * (1 - self.cosines)
-    squares = jnp.where(self.same, squares, 0)
+    squares = jnp.maximum(2 * (1 - self.cosines), 0)  # but for rounding
     return self.scale * jnp.mean(self._mean_over_same(squares)) / 2
 
   def positive_variance(self, beta):
-    logits = jnp.where(self.same, self.scale * self.cosines, -jnp.inf)
-    weights = jax.nn.softmax(beta * logits, where=self.same)
-    values = jnp.exp(logits)
-    mean = jnp.sum(weights * values, axis=1, keepdims=True)
-    return jnp.mean(jnp.sum(weights * (values - mean) ** 2, axis=1))
+    weights = tilting.negative_weights(
+        self.scale * self.cosines, beta=beta, where=self.same
+    )
+    weights = np.asarray(weights, np.float64)
+    # float64, as e^s of a small temperature has no place in float32.
+    values = np.exp(np.asarray(self.scale * self.cosines, np.float64))
+    mean = np.sum(weights * values, axis=1, keepdims=True)
+    return np.mean(np.sum(weights * (values - mean) ** 2, axis=1))
 
   def _largest(self):
     return jnp.max(jnp.where(self.same, -jnp.inf, self.cosines), axis=1)
@@ -403,7 +407,7 @@ class _Sample:
     return jnp.mean(values, axis=1, where=self.same)
 
 
-@functools.partial(jax.jit)
+@jax.jit
 def _tilted(cosines, scale, beta, where):
   beta = jnp.asarray(beta, cosines.dtype)
   return _tilting.tilted_log_mean(cosines, scale, beta, where)
