@@ -188,7 +188,7 @@ def sentence_config() -> ml_collections.ConfigDict:
           'retrieval_every_epochs': 0.01,  # 0: never during training
           'protocols': ('retrieval',),  # at the end
           'retrieval_batches': 25,  # of the validation split; 0: all
-          'batch_size': 400,  # sentences embedded at a time
+          'batch_size': 2048,  # sentences embedded at a time, at most
       },
   })
   config.optimizer.learning_rate = 5e-4
