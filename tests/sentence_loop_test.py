@@ -2,7 +2,11 @@
 """Training on sentences through the loop: scores, resuming, what is written."""
 
 import json
+import pathlib
+import shutil
+import tempfile
 from unittest import mock
+import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -10,13 +14,17 @@ import jax
 import numpy as np
 
 from hcl_jax import data
+from hcl_jax import evaluation
 from hcl_jax import sentences
 from hcl_jax import train
 from hcl_jax.training import config as config_lib
+from hcl_jax.training import embedding
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import nearest
+from hcl_jax.training import readout
+from hcl_jax.training import sentence_scoring
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import sweeping
 from tests import corpus
@@ -186,6 +194,115 @@ class SentenceReaderTest(SentenceTest):
         hits.append(abs(i - best) == 1 and same)
     self.assertBetween(np.mean(hits), 0.05, 0.95)
     self.assertAlmostEqual(scores['accuracy'], np.mean(hits), places=6)
+
+
+class SentenceTasksTest(SentenceTest):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+    self.enter_context(warnings.catch_warnings())
+    warnings.filterwarnings('ignore', '.* were published', UserWarning)
+
+  def _tasks(self, **fields):
+    corpus.write_tasks(self.root)
+    return {'evaluate.tasks_dir': str(self.root), **fields}
+
+  def test_a_run_is_scored_at_its_end(self):
+    workdir = self.workdir()
+    experiment = self._experiment(epochs=4, **self._tasks())
+    scores = loop.train(experiment, workdir)
+    numbers = readout.numbers(scores)
+    names = ('MR', 'CR', 'SUBJ', 'MPQA', 'TREC', 'MRPC')
+    self.assertEqual(list(numbers), [
+        'retrieval/accuracy', 'retrieval/loss',
+        *(f'{name}/accuracy' for name in names), 'MRPC/f1',
+    ])  # fmt: skip
+    for name in names[:5]:
+      self.assertGreater(scores[f'{name}/accuracy'], 0.65)
+    self.assertBetween(scores['MRPC/f1'], 0.5, 1)
+    folds = scores['MR/folds']
+    self.assertLen(folds, 10)
+    self.assertAlmostEqual(
+        np.mean([fold['accuracy'] for fold in folds]), scores['MR/accuracy']
+    )
+    for choice in (folds[3], scores['TREC/choice'], scores['MRPC/choice']):
+      self.assertIn(choice['c'], [2.0**k for k in range(9)])
+    self.assertContainsSubset(numbers, metrics_lib.read_metrics(workdir)[-1])
+    json.dumps(scores)
+
+    x = experiment.tasks[4]
+    self.assertEqual(x.name, 'TREC')
+    encode = experiment.train.vocabulary.encode
+    alone = evaluation.sentence_scores(
+        experiment.reader().features(
+            self.last_state(experiment, workdir), [*map(encode, x.sentences)]
+        ),
+        x,
+    )
+    self.assertEqual(alone['accuracy'], scores['TREC/accuracy'])
+    self.assertEqual(alone['c'], scores['TREC/choice']['c'])
+
+  def test_tasks_of_choice(self):
+    fields = self._tasks(**{'evaluate.tasks': ('MSRP', 'MR', 'MRPC')})
+    shutil.rmtree(self.root / 'CR')
+    experiment = self._experiment(**fields)
+    self.assertEqual([task.name for task in experiment.tasks], ['MRPC', 'MR'])
+
+  def test_tasks_are_not_needed(self):
+    self.assertEmpty(self._experiment().tasks)
+
+  def test_a_sweep_has_them_in_its_table(self):
+    fields = self._tasks(**{'evaluate.tasks': ('TREC',)})
+    sweep = sweeping.Sweep(
+        _config(epochs=1, **fields),
+        {'loss.beta': (0.0, 1.0), 'loss.tau_plus': (0.0, 0.01)},
+    )
+    tally = sweep.run(self.workdir())
+    self.assertLen(tally, 4)
+    self.assertIn('| retrieval/accuracy | TREC/accuracy |', tally.markdown())
+
+  @parameterized.parameters(
+      ('evaluate.tasks_dir', 'nowhere', 'tasks_dir=.*nowhere.* no such folder'),
+      ('evaluate.tasks_dir', '', r'must hold MR/rt-polarity.pos or downstream'),
+      ('evaluate.word_vectors', 'v.txt', 'word_vectors=.*v.txt.* no such file'),
+  )
+  def test_what_is_missing_is_named_before_training(self, field, path, message):
+    fields = {'evaluate.tasks_dir': str(self.root)}
+    fields[field] = str(self.root / path)
+    with self.assertRaisesRegex(FileNotFoundError, message):
+      self._experiment(**fields)
+
+  @parameterized.parameters('gru', 'bag')
+  def test_word_vectors_make_words_known(self, encoder):
+    experiment = self._experiment(**{'model.encoder': encoder})
+    params = jax.device_get(experiment.create_state().params)
+    tables = [params[side]['words'] for side in ('left', 'right')]
+    # A linear function of both tables, so that the way back is exact.
+    vectors = np.concatenate(tables, axis=1) @ np.float32(2 * np.eye(12) + 1)
+    words = experiment.train.vocabulary.words
+    lines = dict(zip(words, vectors, strict=True))
+    lines |= {'new': lines['w7'], 'elsewhere': lines['w8']}
+    path = self.root / 'vectors.txt'
+    path.write_text(''.join(
+        f'{word} {" ".join(map(str, vector))}\n'
+        for word, vector in lines.items()
+    ))  # fmt: skip
+    task = data.SentenceTask('MR', ['w3 New w5', 'w3 w7 w5'], np.zeros(2))
+    encoders = sentence_scoring.Encoders(
+        experiment.task, params, experiment.train.vocabulary
+    )
+    expanded = sentence_scoring.with_word_vectors(encoders, [task], str(path))
+    self.assertEqual(expanded.vocabulary.words, [*words, 'new'])
+    features = {}
+    for name, x in {'before': encoders, 'after': expanded}.items():
+      embed = embedding.Embedder(x.task, experiment.config)
+      features[name] = embed(x.params, [*map(x.vocabulary.encode,
+                                             task.sentences)])  # fmt: skip
+    new, known = features['after']
+    np.testing.assert_allclose(new, known, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(known, features['before'][1], atol=1e-6)
+    self.assertGreater(np.abs(new - features['before'][0]).max(), 0.01)
 
 
 class FinderTest(SentenceTest):

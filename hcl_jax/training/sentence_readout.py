@@ -14,6 +14,7 @@ from hcl_jax import sentences as sentences_lib
 from hcl_jax.models import gru
 from hcl_jax.training import embedding
 from hcl_jax.training import readout
+from hcl_jax.training import sentence_scoring
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
@@ -48,15 +49,24 @@ class SentenceReader:
   def evaluate(
       self, state: state_lib.TrainState, protocols: tuple[str, ...]
   ) -> readout.Scores:
-    """Scores by ``protocol/measure``: between 0 and 1, but for losses.
+    """Scores by name, between 0 and 1 but for losses, and what they are from.
 
-    A protocol that needs features of sentences of its own, such as one on
-    labelled sentences, takes them from :meth:`features`.
+    Names are ``retrieval/MEASURE`` and, by the protocol ``'sentences'``, those
+    of :func:`sentence_scoring.score_tasks`.
     """
     scores = {}
     if 'retrieval' in protocols:
       result = self.retrieval(state)
       scores |= {f'retrieval/{name}': value for name, value in result.items()}
+    if 'sentences' in protocols:
+      encoders = sentence_scoring.Encoders(
+          self._experiment.task,
+          readout.evaluated_params(state),
+          self._experiment.train.vocabulary,
+      )
+      scores |= sentence_scoring.score_tasks(
+          encoders, self._experiment.tasks, self._experiment.config, self._poll
+      )
     return scores
 
   def features(
