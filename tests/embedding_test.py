@@ -84,7 +84,7 @@ class EmbedderTest(parameterized.TestCase):
         features[-1], embed(params, given[-1:])[0], rtol=1e-5, atol=1e-6
     )
 
-  def test_polls_before_every_batch(self):
+  def test_polls_with_every_batch(self):
     calls = []
 
     def poll():

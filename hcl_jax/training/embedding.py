@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import itertools
 from typing import Any
 
 import ml_collections
@@ -12,6 +13,7 @@ import numpy as np
 from hcl_jax import data as data_lib
 from hcl_jax import sentences as sentences_lib
 from hcl_jax.data import threads
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.models import gru
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import step as step_lib
@@ -34,7 +36,7 @@ class Embedder:
   Args:
     task: has the features.
     config: the whole configuration.
-    poll: called before every batch; raises to leave early.
+    poll: called before the first batch and after each; raises to leave early.
   """
 
   def __init__(
@@ -72,15 +74,22 @@ class Embedder:
     if len(sentences) <= _FEW:
       sizes = _FEW, _FEW, _FEW * self._length
 
-    def make(rows):
-      return rows, self._pack(sentences[rows.start : rows.stop], *sizes)
-
-    parts = []
-    for rows, batch in threads.map_ahead(make, self._ranges(sentences)):
-      self._poll()
+    def embed(rows):
+      batch = self._pack(sentences[rows.start : rows.stop], *sizes)
       features = np.asarray(self._features({}, params, batch))
-      parts.append(features[: len(rows)])
+      return rows, features[: len(rows)]
+
+    ranges, parts = self._ranges(sentences), []
+    # The first alone, or several threads would compile.
+    first = map(embed, itertools.islice(ranges, 1))
+    others = threads.map_ahead(
+        embed, ranges, num_threads=cross_validation.usable_cores()
+    )
+    self._poll()
+    for rows, features in itertools.chain(first, others):
+      parts.append(features)
       progress(rows.stop)
+      self._poll()
     return np.concatenate(parts)
 
   def _ranges(self, sentences) -> Iterator[range]:
