@@ -249,6 +249,15 @@ class SentenceTasksTest(SentenceTest):
     experiment = self._experiment(**fields)
     self.assertEqual([task.name for task in experiment.tasks], ['MRPC', 'MR'])
 
+  def test_an_older_run_gets_what_it_was_made_without(self):
+    config = _config()
+    del config.evaluate.tasks, config.evaluate.tasks_dir
+    config.evaluate.batch_size = 7
+    config_lib.fill_evaluation(config)
+    self.assertEqual(config.evaluate.batch_size, 7)
+    self.assertLen(config.evaluate.tasks, 6)
+    self.assertEmpty(experiment_lib.prepare(config).tasks)
+
   def test_tasks_are_not_needed(self):
     self.assertEmpty(self._experiment().tasks)
 
