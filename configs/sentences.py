@@ -5,6 +5,9 @@
       --validation_documents=90
   python -m hcl_jax.train --config=configs/sentences.py:small,hard --workdir=DIR
 
+With --config.evaluate.tasks_dir=FOLDER the run is scored on MR, CR, SUBJ, MPQA,
+TREC and MRPC at its end; hcl_jax.evaluate --protocol=sentences does so later.
+
 The argument is a size, small (default) or released, and a variant, hard
 (default), debiased or standard, with a comma between them. As in the paper,
 hard is beta = 1 with tau_plus = 0, and debiased tau_plus = 0.01 with beta = 0.

@@ -2,6 +2,8 @@
 """Evaluates a trained encoder.
 
   python -m hcl_jax.evaluate --workdir=DIR --protocol=knn,linear
+  python -m hcl_jax.evaluate --workdir=DIR --protocol=sentences \\
+      --data_dir=FOLDER [--tasks=MR,TREC] [--word_vectors=FILE]
 
 Prints a table and writes it to DIR/evaluation.json, or where --json says.
 """
@@ -12,8 +14,10 @@ from absl import flags
 
 from hcl_jax import command
 from hcl_jax import reporting
+from hcl_jax.data import sentence_tasks
 from hcl_jax.training import checkpoint
 from hcl_jax.training import comparison
+from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import limits
 from hcl_jax.training import loop
@@ -31,7 +35,24 @@ _STEP = flags.DEFINE_string(
     'step', 'last', "Which checkpoint: a number, 'last' or 'best'."
 )
 _DATA_DIR = flags.DEFINE_string(
-    'data_dir', None, 'Where the data set is, if not where it was in training.'
+    'data_dir', None,
+    'Where the data set is, if not where it was in training. Of the protocol '
+    'sentences, the folder of the tasks.',
+)
+_CORPUS_DIR = flags.DEFINE_string(
+    'corpus_dir', None,
+    'Of the protocol sentences: where the corpus is, if not where it was in '
+    'training.',
+)
+_TASKS = flags.DEFINE_list(
+    'tasks', None,
+    'Of the protocol sentences: which of '
+    f'{", ".join(sentence_tasks.TASKS)}; by default those of the run.',
+)
+_WORD_VECTORS = flags.DEFINE_string(
+    'word_vectors', None,
+    'Of the protocol sentences: text of word2vec or GloVe, for words that the '
+    'run did not see.',
 )
 _SEEDS = flags.DEFINE_list(
     'seeds', None,
@@ -71,18 +92,53 @@ def main(arguments: list[str]) -> int:
 def read_config(workdir: pathlib.Path):
   """The configuration of the run, with the protocols asked for."""
   config = workdir_lib.load_config(workdir)
-  if _PROTOCOL.value is not None:
-    config.evaluate.protocols = tuple(_PROTOCOL.value)
+  config_lib.fill_evaluation(config)
+  asked = _PROTOCOL.value
+  config.evaluate.protocols = tuple(
+      config_lib.final_protocols(config) if asked is None else asked
+  )
   if not config.evaluate.protocols:
     raise ValueError('the run has no protocol of its own; give --protocol.')
-  if _DATA_DIR.value is not None:
-    config.data.dir = _DATA_DIR.value
+  if 'sentences' in config.evaluate.protocols:
+    read_tasks(config)
+  else:
+    read_no_tasks(config)
   if _SEEDS.value is not None:
     known = {'fold_seeds', 'linear_seeds'} & set(config.evaluate)
     if not known:
       raise ValueError('--seeds: no protocol of this run has any.')
     config.evaluate[known.pop()] = tuple(map(int, _SEEDS.value))
   return config
+
+
+def read_tasks(config) -> None:
+  """Sets the fields that the protocol sentences has flags for."""
+  if 'tasks_dir' not in config.evaluate:
+    raise ValueError('--protocol=sentences needs a run on sentences.')
+  for flag, group, field in (
+      (_DATA_DIR, config.evaluate, 'tasks_dir'),
+      (_CORPUS_DIR, config.data, 'dir'),
+      (_WORD_VECTORS, config.evaluate, 'word_vectors'),
+  ):
+    if flag.value is not None:
+      group[field] = flag.value
+  if _TASKS.value is not None:
+    config.evaluate.tasks = tuple(_TASKS.value)
+  if not config.evaluate.tasks_dir:
+    raise ValueError(
+        '--protocol=sentences needs --data_dir, the folder of the tasks.'
+    )
+
+
+def read_no_tasks(config) -> None:
+  """Sets what there are flags for without the protocol sentences."""
+  for flag in (_CORPUS_DIR, _TASKS, _WORD_VECTORS):
+    if flag.value is not None:
+      raise ValueError(f'--{flag.name} needs --protocol=sentences.')
+  if _DATA_DIR.value is not None:
+    config.data.dir = _DATA_DIR.value
+  if 'tasks_dir' in config.evaluate:
+    config.evaluate.tasks_dir = ''  # or the run's would be read
 
 
 def evaluate(config, workdir: pathlib.Path) -> readout.Scores:

@@ -16,6 +16,7 @@ from absl import flags
 
 from hcl_jax import command
 from hcl_jax.training import checkpoint
+from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 from hcl_jax.training import nearest
@@ -58,6 +59,8 @@ def open_finder(workdir: pathlib.Path) -> nearest.Finder:
         f"--workdir must be a run with config.task='quick_thoughts', got one "
         f'with {config.task!r}.'
     )
+  config_lib.fill_evaluation(config)
+  config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   texts = None

@@ -43,11 +43,14 @@ def pack(
     length: np.ndarray,
     segment: np.ndarray | None = None,
     index: np.ndarray | None = None,
+    *,
+    min_lanes: int = 1,
+    min_words: int = 1,
 ) -> SentenceBatch:
   """Lays sentences into lanes.
 
   U and R are rounded up to one of four sizes for every power of two, so that
-  the batches of a run have few shapes.
+  the batches of a run have few shapes; to have but one, give the least of both.
 
   Args:
     tokens: words of each sentence, integers ``[B, L]``, with L the length of
@@ -56,6 +59,8 @@ def pack(
       is not read.
     segment: see :class:`SentenceBatch`; None: 0 for all.
     index: the same; None: 0, 1, 2, ...
+    min_lanes: the least that R may be.
+    min_words: the least that U may be.
 
   Returns:
     The batch, of numpy arrays.
@@ -67,13 +72,14 @@ def pack(
   _check(tokens, length)
   count, places = tokens.shape
   lane, start, lanes = _first_fit(length, places)
-  num_lanes = _rounded(lanes)
+  num_lanes = max(_rounded(lanes), min_lanes)
   real = np.arange(places) < length[:, None]
   sentence, offset = np.nonzero(real)
   where = start[sentence] + offset, lane[sentence]
 
   words, which = np.unique(tokens[real], return_inverse=True)
-  padded_words = np.zeros(_rounded(len(words)), np.int32)
+  num_words = max(_rounded(len(words)), min_words)
+  padded_words = np.zeros(num_words, np.int32)
   padded_words[: len(words)] = words
   word_places = np.zeros((places, num_lanes), np.int32)
   word_places[where] = which

@@ -2,15 +2,12 @@
 """Training on graphs through the loop: scores, resuming, what is written."""
 
 import json
-import os
 import pathlib
-import signal
 import tempfile
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import chex
 import jax
 import numpy as np
 import tensorflow_datasets as tfds
@@ -25,6 +22,7 @@ from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import readout
 from hcl_jax.training import step as step_lib
+from tests import looping
 from tests import tiny
 from tests import tu
 
@@ -50,24 +48,10 @@ def _experiment(epochs=3, **fields):
     return experiment_lib.prepare(config)
 
 
-class GraphLoopTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.enter_context(jax.numpy_dtype_promotion('standard'))
-    self.enter_context(jax.numpy_rank_promotion('allow'))
-
-  def _workdir(self):
-    directory = tempfile.TemporaryDirectory()
-    self.addCleanup(directory.cleanup)
-    return pathlib.Path(directory.name) / 'run'
-
-  def _last_state(self, experiment, workdir):
-    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
-      return jax.device_get(loop.restore(experiment, checkpoints))
+class GraphLoopTest(looping.LoopTest):
 
   def test_trains_evaluates_and_writes(self):
-    workdir = self._workdir()
+    workdir = self.workdir()
     experiment = _experiment(**{
         'evaluate.svm_every_epochs': 2,
         'evaluate.protocols': ('svm', 'logistic'),
@@ -99,28 +83,7 @@ class GraphLoopTest(parameterized.TestCase):
     json.dumps(scores)
 
   def test_stopped_and_resumed_is_uninterrupted(self):
-    whole, parts = self._workdir(), self._workdir()
-    experiment = _experiment(**{'loss.prior_weight': 0.1})
-    expected = loop.train(experiment, whole)
-    plain = graph_experiment.GraphExperiment.batches
-
-    def batches_that_signal(self, first_step, num_steps):
-      made = plain(self, first_step, num_steps)
-      for step, batch in enumerate(made, first_step + 1):
-        if step == first_step + 5:
-          os.kill(os.getpid(), signal.SIGTERM)
-        yield batch
-
-    with mock.patch.object(
-        graph_experiment.GraphExperiment, 'batches', batches_that_signal
-    ):
-      for _ in range(2):
-        with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
-          loop.train(experiment, parts)
-    self.assertEqual(loop.train(experiment, parts), expected)
-    chex.assert_trees_all_equal(
-        self._last_state(experiment, parts), self._last_state(experiment, whole)
-    )
+    self.check_resuming(_experiment(**{'loss.prior_weight': 0.1}))
 
   def test_batches_are_those_of_the_epoch_again_and_again(self):
     experiment = _experiment()

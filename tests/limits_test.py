@@ -187,6 +187,10 @@ class SentencesTest(parameterized.TestCase):
       ('optimizer.clip_each_norm', -1.0, r'clip_each_norm must be >= 0'),
       ('train.checkpoint_every_epochs', 0.0, r'every_epochs must be > 0'),
       ('evaluate.protocols', ('svm',), r"a tuple of 'retrieval'"),
+      ('evaluate.protocols', ('sentences',), r'evaluate.tasks_dir must be a f'),
+      ('evaluate.tasks', ('MR', 'SST'), r"tasks must be one or more of 'MR',"),
+      ('evaluate.tasks', (), r'evaluate.tasks must be one or more'),
+      ('evaluate.workers', -1, r'evaluate.workers must be >= 0'),
   )
   def test_names_the_field(self, field, value, message):
     config = config_lib.sentence_config()

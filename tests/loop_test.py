@@ -2,13 +2,10 @@
 """The training loop: resuming, devices, signals, NaN, and what is written."""
 
 import os
-import pathlib
 import signal
-import tempfile
 from unittest import mock
 
 from absl.testing import absltest
-from absl.testing import parameterized
 import chex
 import jax
 import numpy as np
@@ -22,6 +19,7 @@ from hcl_jax.training import finite
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import workdir as workdir_lib
+from tests import looping
 from tests import tiny
 
 _STEPS_PER_EPOCH = 4
@@ -65,25 +63,10 @@ def _experiment(epochs=4, task=None, **fields):
   )
 
 
-class LoopTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.enter_context(jax.numpy_dtype_promotion('standard'))
-    self.enter_context(jax.numpy_rank_promotion('allow'))
-
-  def _workdir(self):
-    directory = tempfile.TemporaryDirectory()
-    self.addCleanup(directory.cleanup)
-    return pathlib.Path(directory.name) / 'run'
-
-  def _last_state(self, experiment, workdir):
-    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
-      state = loop.restore(experiment, checkpoints)
-    return jax.device_get(state)
+class LoopTest(looping.LoopTest):
 
   def test_trains_evaluates_and_writes(self):
-    workdir = self._workdir()
+    workdir = self.workdir()
     experiment = _experiment(**{'optimizer.ema_decay': 0.9})
     scores = loop.train(experiment, workdir)
     self.assertEqual(
@@ -100,10 +83,10 @@ class LoopTest(parameterized.TestCase):
     self.assertEqual(knn, [8, 16, 16])
     self.assertTrue((workdir / 'config.json').exists())
     self.assertTrue(list((workdir / 'tensorboard').iterdir()))
-    self.assertEqual(self._last_state(experiment, workdir).step, 16)
+    self.assertEqual(self.last_state(experiment, workdir).step, 16)
 
   def test_stopped_and_resumed_is_uninterrupted(self):
-    whole, parts = self._workdir(), self._workdir()
+    whole, parts = self.workdir(), self.workdir()
     experiment = _experiment()
     loop.train(experiment, whole)
     stops = iter((5, 9))
@@ -115,8 +98,8 @@ class LoopTest(parameterized.TestCase):
           loop.train(experiment, parts)
     loop.train(experiment, parts)
     chex.assert_trees_all_equal(
-        self._last_state(experiment, parts),
-        self._last_state(experiment, whole),
+        self.last_state(experiment, parts),
+        self.last_state(experiment, whole),
     )
     losses = [
         [r for r in metrics_lib.read_metrics(d) if 'knn/top1' in r]
@@ -125,7 +108,7 @@ class LoopTest(parameterized.TestCase):
     self.assertEqual(*losses)
 
   def test_a_finished_run_is_only_evaluated(self):
-    workdir = self._workdir()
+    workdir = self.workdir()
     experiment = _experiment(epochs=1)
     first = loop.train(experiment, workdir)
     with mock.patch.object(
@@ -134,14 +117,14 @@ class LoopTest(parameterized.TestCase):
       self.assertEqual(loop.train(experiment, workdir), first)
 
   def test_another_configuration_is_refused(self):
-    workdir = self._workdir()
+    workdir = self.workdir()
     loop.train(_experiment(epochs=1), workdir)
     with self.assertRaisesRegex(workdir_lib.ConfigMismatch, 'loss.beta was 1'):
       loop.train(_experiment(epochs=1, **{'loss.beta': 2.0}), workdir)
     loop.train(_experiment(epochs=1, **{'evaluate.knn_k': 3}), workdir)
 
   def test_nan_stops_with_step_batch_and_checkpoint(self):
-    workdir = self._workdir()
+    workdir = self.workdir()
     task = tiny.simclr_task()
     experiment = _experiment(task=task)
 
@@ -166,7 +149,7 @@ class LoopTest(parameterized.TestCase):
         loop.train(experiment, workdir)
     saved = np.load(workdir / 'not_finite_step_6.npz')
     self.assertEqual(saved['image'].shape, (16, 4, 4, 3))
-    self.assertEqual(self._last_state(experiment, workdir).step, 4)
+    self.assertEqual(self.last_state(experiment, workdir).step, 4)
 
   def test_chunks_and_moco_run(self):
     for task, chunk in (
@@ -175,7 +158,7 @@ class LoopTest(parameterized.TestCase):
       experiment = _experiment(
           epochs=1, task=task, **{'train.microbatch_size': chunk}
       )
-      loop.train(experiment, self._workdir())
+      loop.train(experiment, self.workdir())
 
   def test_released_readout(self):
     experiment = _experiment(
@@ -185,12 +168,12 @@ class LoopTest(parameterized.TestCase):
            'evaluate.linear_learning_rate': 0.1,
            'evaluate.linear_batch_size': 20},
     )  # fmt: skip
-    scores = loop.train(experiment, self._workdir())
+    scores = loop.train(experiment, self.workdir())
     self.assertGreater(scores['linear_released/top1'], 0.8)
 
   def test_comparison_trains_each_variant_from_the_same_state(self):
     experiment = _experiment(epochs=1, compare=('standard', 'hard'))
-    workdir = self._workdir()
+    workdir = self.workdir()
     trained = []
 
     def prepare(config):

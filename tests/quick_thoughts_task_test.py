@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import hcl_jax
+from hcl_jax import data
 from hcl_jax import sentences
 from hcl_jax.models import gru
 from hcl_jax.tasks import quick_thoughts
@@ -28,10 +29,11 @@ def _task(beta=1.0, **knobs):
 
 def _batch(padding=0):
   """Sentences 3 to 11 of the toy, of two chapters, and rows of padding."""
-  toy = corpus.Sentences()
-  starts = toy.starts[3:13]
-  rows = [toy.tokens[a:b] for a, b in zip(starts, starts[1:], strict=False)]
-  batch = corpus.pad_sentences(rows, lengths=(9,), num_rows=9 + padding)
+  toy = corpus.sentences()
+  batch = data.pad_sentences(
+      corpus.tokens(toy, range(3, 12)), max_length=9, lengths=(9,),
+      num_rows=9 + padding,
+  )  # fmt: skip
   return sentences.pack(
       **batch,
       segment=np.pad(toy.segments[3:12], (0, padding)),

@@ -3,6 +3,7 @@
 
 import pickle
 import types
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,6 +12,7 @@ from sklearn import linear_model
 from sklearn import metrics
 
 from hcl_jax import evaluation
+from hcl_jax.evaluation import _logistic
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.evaluation import sentences
 
@@ -230,6 +232,31 @@ class SolverTest(parameterized.TestCase):
       np.testing.assert_allclose(
           decisions, expected, atol=1e-3 * np.abs(expected).max()
       )
+
+  @parameterized.product(rows=(40, 400), noise=(0.3, 3.0))
+  def test_is_the_minimum(self, rows, noise):
+    # More features than rows in one case, and classes far apart in another.
+    features, labels = _points(rows, 2, noise=noise)
+    rng = np.random.default_rng(0)
+    features = features @ rng.standard_normal((5, 60))
+    features += 0.1 * rng.standard_normal(features.shape)
+    features = sentences._with_ones(features / 10)
+    found = _logistic.fit_path(features, labels == 1, sentences.CS)
+    self.assertEqual(found.dtype, np.float32)
+    for c, weights in zip(sentences.CS, found, strict=True):
+      signs = np.where(labels == 1, 1.0, -1.0)
+      expected = np.float64(features) @ _fit(np.float64(features), signs, c)
+      np.testing.assert_allclose(
+          features @ weights, expected, atol=2e-4 * np.abs(expected).max()
+      )
+
+  def test_says_if_it_does_not_get_there(self):
+    features, labels = _points(60, 2)
+    with (
+        mock.patch.object(_logistic, '_ITERATIONS', 1),
+        self.assertWarnsRegex(UserWarning, 'stopped after 1 iterations'),
+    ):
+      _logistic.fit_path(features, labels == 1, [8.0])
 
   def test_travels_to_other_processes(self):
     classifier = sentences._Logistic()

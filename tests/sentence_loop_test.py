@@ -2,29 +2,33 @@
 """Training on sentences through the loop: scores, resuming, what is written."""
 
 import json
-import os
 import pathlib
-import signal
+import shutil
 import tempfile
 from unittest import mock
+import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import chex
 import jax
 import numpy as np
 
+from hcl_jax import data
+from hcl_jax import evaluation
 from hcl_jax import sentences
 from hcl_jax import train
 from hcl_jax.training import config as config_lib
+from hcl_jax.training import embedding
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import nearest
-from hcl_jax.training import sentence_experiment
+from hcl_jax.training import readout
+from hcl_jax.training import sentence_scoring
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import sweeping
 from tests import corpus
+from tests import looping
 from tests import tiny
 
 setUpModule = tiny.compile_quickly
@@ -49,32 +53,21 @@ def _config(epochs=6, **fields):
   return config
 
 
-class SentenceTest(parameterized.TestCase):
+class SentenceTest(looping.LoopTest):
 
   def setUp(self):
     super().setUp()
-    self.enter_context(jax.numpy_dtype_promotion('standard'))
-    self.enter_context(jax.numpy_rank_promotion('allow'))
     corpus.patch(self)
-
-  def _workdir(self):
-    directory = tempfile.TemporaryDirectory()
-    self.addCleanup(directory.cleanup)
-    return pathlib.Path(directory.name) / 'run'
 
   def _experiment(self, **fields):
     return experiment_lib.prepare(_config(**fields))
-
-  def _last_state(self, experiment, workdir):
-    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
-      return jax.device_get(loop.restore(experiment, checkpoints))
 
 
 class SentenceLoopTest(SentenceTest):
 
   @parameterized.parameters('gru', 'bag')
   def test_trains_evaluates_and_writes(self, encoder):
-    workdir = self._workdir()
+    workdir = self.workdir()
     experiment = self._experiment(**{
         'model.encoder': encoder,
         'loss.tau_plus': 0.05,
@@ -104,31 +97,10 @@ class SentenceLoopTest(SentenceTest):
     json.dumps(scores)
 
   def test_stopped_and_resumed_is_uninterrupted(self):
-    whole, parts = self._workdir(), self._workdir()
-    experiment = self._experiment(epochs=4)
-    expected = loop.train(experiment, whole)
-    plain = sentence_experiment.SentenceExperiment.batches
-
-    def batches_that_signal(self, first_step, num_steps):
-      made = plain(self, first_step, num_steps)
-      for step, batch in enumerate(made, first_step + 1):
-        if step == first_step + 5:
-          os.kill(os.getpid(), signal.SIGTERM)
-        yield batch
-
-    with mock.patch.object(
-        sentence_experiment.SentenceExperiment, 'batches', batches_that_signal
-    ):
-      for _ in range(2):
-        with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
-          loop.train(experiment, parts)
-    self.assertEqual(loop.train(experiment, parts), expected)
-    chex.assert_trees_all_equal(
-        self._last_state(experiment, parts), self._last_state(experiment, whole)
-    )
+    self.check_resuming(self._experiment(epochs=4))
 
   def test_parts_of_an_epoch(self):
-    workdir = self._workdir()
+    workdir = self.workdir()
     experiment = self._experiment(epochs=2, **{
         'train.checkpoint_every_epochs': 0.34, 'train.keep_checkpoints': 9,
         'evaluate.retrieval_every_epochs': 0.7, 'evaluate.protocols': (),
@@ -157,7 +129,7 @@ class SentenceLoopTest(SentenceTest):
     self.assertGreater(np.mean(norms > 0.98e-3), 0.4)
 
   def test_a_sweep_follows_in_sequence(self):
-    workdir = self._workdir()
+    workdir = self.workdir()
     config = _config(epochs=1)
     sweep = sweeping.Sweep(config, {'loss.beta': (0.0, 1.0)})
     tally = sweep.run(workdir)
@@ -185,9 +157,7 @@ class SentenceReaderTest(SentenceTest):
   def test_features_are_in_the_order_given(self):
     experiment = self._experiment()
     state = experiment.create_state()
-    toy = experiment.train
-    rows = [*range(40), 3]
-    given = [toy.tokens[toy.starts[i] : toy.starts[i + 1]] for i in rows]
+    given = corpus.tokens(experiment.train, [*range(40), 3])
     features = experiment.reader().features(state, [*given, []])
     self.assertEqual(features.shape, (42, 16))
     for row in (0, 17, 39):
@@ -209,7 +179,7 @@ class SentenceReaderTest(SentenceTest):
     state = state.replace(params=jax.tree.map(lambda x: 9 * x, state.params))
     scores = experiment.reader().retrieval(state)
     hits = []
-    batches = corpus.SentenceBatches(
+    batches = data.SentenceBatches(
         experiment.validation, seed=0, batch_size=24
     )
     for number in range(2):
@@ -226,6 +196,124 @@ class SentenceReaderTest(SentenceTest):
     self.assertAlmostEqual(scores['accuracy'], np.mean(hits), places=6)
 
 
+class SentenceTasksTest(SentenceTest):
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+    self.enter_context(warnings.catch_warnings())
+    warnings.filterwarnings('ignore', '.* were published', UserWarning)
+
+  def _tasks(self, **fields):
+    corpus.write_tasks(self.root)
+    return {'evaluate.tasks_dir': str(self.root), **fields}
+
+  def test_a_run_is_scored_at_its_end(self):
+    workdir = self.workdir()
+    experiment = self._experiment(epochs=4, **self._tasks())
+    scores = loop.train(experiment, workdir)
+    numbers = readout.numbers(scores)
+    names = ('MR', 'CR', 'SUBJ', 'MPQA', 'TREC', 'MRPC')
+    self.assertEqual(list(numbers), [
+        'retrieval/accuracy', 'retrieval/loss',
+        *(f'{name}/accuracy' for name in names), 'MRPC/f1',
+    ])  # fmt: skip
+    for name in names[:5]:
+      self.assertGreater(scores[f'{name}/accuracy'], 0.65)
+    self.assertBetween(scores['MRPC/f1'], 0.5, 1)
+    folds = scores['MR/folds']
+    self.assertLen(folds, 10)
+    self.assertAlmostEqual(
+        np.mean([fold['accuracy'] for fold in folds]), scores['MR/accuracy']
+    )
+    for choice in (folds[3], scores['TREC/choice'], scores['MRPC/choice']):
+      self.assertIn(choice['c'], [2.0**k for k in range(9)])
+    self.assertContainsSubset(numbers, metrics_lib.read_metrics(workdir)[-1])
+    json.dumps(scores)
+
+    x = experiment.tasks[4]
+    self.assertEqual(x.name, 'TREC')
+    encode = experiment.train.vocabulary.encode
+    alone = evaluation.sentence_scores(
+        experiment.reader().features(
+            self.last_state(experiment, workdir), [*map(encode, x.sentences)]
+        ),
+        x,
+    )
+    self.assertEqual(alone['accuracy'], scores['TREC/accuracy'])
+    self.assertEqual(alone['c'], scores['TREC/choice']['c'])
+
+  def test_tasks_of_choice(self):
+    fields = self._tasks(**{'evaluate.tasks': ('MSRP', 'MR', 'MRPC')})
+    shutil.rmtree(self.root / 'CR')
+    experiment = self._experiment(**fields)
+    self.assertEqual([task.name for task in experiment.tasks], ['MRPC', 'MR'])
+
+  def test_an_older_run_gets_what_it_was_made_without(self):
+    config = _config()
+    del config.evaluate.tasks, config.evaluate.tasks_dir
+    config.evaluate.batch_size = 7
+    config_lib.fill_evaluation(config)
+    self.assertEqual(config.evaluate.batch_size, 7)
+    self.assertLen(config.evaluate.tasks, 6)
+    self.assertEmpty(experiment_lib.prepare(config).tasks)
+
+  def test_tasks_are_not_needed(self):
+    self.assertEmpty(self._experiment().tasks)
+
+  def test_a_sweep_has_them_in_its_table(self):
+    fields = self._tasks(**{'evaluate.tasks': ('TREC',)})
+    sweep = sweeping.Sweep(
+        _config(epochs=1, **fields),
+        {'loss.beta': (0.0, 1.0), 'loss.tau_plus': (0.0, 0.01)},
+    )
+    tally = sweep.run(self.workdir())
+    self.assertLen(tally, 4)
+    self.assertIn('| retrieval/accuracy | TREC/accuracy |', tally.markdown())
+
+  @parameterized.parameters(
+      ('evaluate.tasks_dir', 'nowhere', 'tasks_dir=.*nowhere.* no such folder'),
+      ('evaluate.tasks_dir', '', r'must hold MR/rt-polarity.pos or downstream'),
+      ('evaluate.word_vectors', 'v.txt', 'word_vectors=.*v.txt.* no such file'),
+  )
+  def test_what_is_missing_is_named_before_training(self, field, path, message):
+    fields = {'evaluate.tasks_dir': str(self.root)}
+    fields[field] = str(self.root / path)
+    with self.assertRaisesRegex(FileNotFoundError, message):
+      self._experiment(**fields)
+
+  @parameterized.parameters('gru', 'bag')
+  def test_word_vectors_make_words_known(self, encoder):
+    experiment = self._experiment(**{'model.encoder': encoder})
+    params = jax.device_get(experiment.create_state().params)
+    tables = [params[side]['words'] for side in ('left', 'right')]
+    # A linear function of both tables, so that the way back is exact.
+    vectors = np.concatenate(tables, axis=1) @ np.float32(2 * np.eye(12) + 1)
+    words = experiment.train.vocabulary.words
+    lines = dict(zip(words, vectors, strict=True))
+    lines |= {'new': lines['w7'], 'elsewhere': lines['w8']}
+    path = self.root / 'vectors.txt'
+    path.write_text(''.join(
+        f'{word} {" ".join(map(str, vector))}\n'
+        for word, vector in lines.items()
+    ))  # fmt: skip
+    task = data.SentenceTask('MR', ['w3 New w5', 'w3 w7 w5'], np.zeros(2))
+    encoders = sentence_scoring.Encoders(
+        experiment.task, params, experiment.train.vocabulary
+    )
+    expanded = sentence_scoring.with_word_vectors(encoders, [task], str(path))
+    self.assertEqual(expanded.vocabulary.words, [*words, 'new'])
+    features = {}
+    for name, x in {'before': encoders, 'after': expanded}.items():
+      embed = embedding.Embedder(x.task, experiment.config)
+      features[name] = embed(x.params, [*map(x.vocabulary.encode,
+                                             task.sentences)])  # fmt: skip
+    new, known = features['after']
+    np.testing.assert_allclose(new, known, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(known, features['before'][1], atol=1e-6)
+    self.assertGreater(np.abs(new - features['before'][0]).max(), 0.01)
+
+
 class FinderTest(SentenceTest):
 
   def test_finds_what_is_near(self):
@@ -234,7 +322,8 @@ class FinderTest(SentenceTest):
     seen = []
     finder = nearest.Finder(experiment, state, progress=seen.append)
     self.assertEqual(finder.size, 72)
-    self.assertEqual(seen, [16, 32, 48, 64, 72])
+    self.assertEqual(seen, sorted(seen))
+    self.assertEqual(seen[-1], 72)
     text = experiment.train.text(40)
     found = finder.find(text, k=5)
     self.assertLen(found, 5)
@@ -242,9 +331,9 @@ class FinderTest(SentenceTest):
     self.assertAlmostEqual(found[0].cosine, 1, places=5)
     cosines = [x.cosine for x in found]
     self.assertEqual(cosines, sorted(cosines, reverse=True))
-    features = experiment.reader().features(state, [
-        experiment.train.vocabulary.encode(x.text) for x in (found[0], found[4])
-    ])  # fmt: skip
+    texts = [experiment.train.text(row) for row in range(72)]
+    given = corpus.tokens(experiment.train, [40, texts.index(found[4].text)])
+    features = experiment.reader().features(state, given)
     self.assertAlmostEqual(
         found[4].cosine, features[0] @ features[1] / 2, places=5
     )

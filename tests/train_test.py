@@ -12,8 +12,10 @@ import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from hcl_jax.training import metrics
+from tests import corpus
 from tests import tu
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -32,13 +34,14 @@ class CommandTest(parameterized.TestCase):
     self.directory = pathlib.Path(directory.name)
     self.workdir = self.directory / 'run'
 
-  def _start(self, module, *arguments):
+  def _start(self, module, *arguments, stdin=None):
     environment = dict(os.environ, TFDS_DATA_DIR=str(self.directory / 'data'))
     environment.pop('XLA_FLAGS', None)  # one device
     return subprocess.Popen(
         _command(module, *arguments),
         cwd=_ROOT,
         env=environment,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -157,6 +160,98 @@ class CommandTest(parameterized.TestCase):
     )
     self.assertEqual(status, 2)
     self.assertIn("a tuple of 'svm', 'logistic', got ('knn',)", err)
+
+  def test_sentences(self):
+    chapters = [
+        '\n'.join(toy.text(row) for row in np.flatnonzero(toy.segments == part))
+        for toy in (corpus.sentences(seed) for seed in (0, 1))
+        for part in range(12)
+    ]
+    text = self.directory / 'toy.txt'
+    text.write_text('\n\n'.join(chapters).replace('<unk>', 'strange'))
+    corpus.write_tasks(self.directory / 'tasks', rows=20)
+    status, _, err = self._run(
+        'prepare', '--dataset=sentences/toy', f'--text={text}',
+        '--validation_documents=12', '--min_count=1',
+    )  # fmt: skip
+    self.assertEqual(status, 0, err)
+    status, out, err = self._run(
+        'train', '--config=configs/sentences.py:small,hard',
+        f'--workdir={self.workdir}', '--config.data.name=toy',
+        '--config.data.batch_size=24', '--config.data.max_length=10',
+        '--config.model.encoder=bag', '--config.model.word_dim=6',
+        '--config.model.dim=8',
+    )  # fmt: skip
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r'retrieval/accuracy +retrieval/loss\n')
+
+    with self.subTest('evaluate'):
+      self._check_evaluating_tasks()
+    with self.subTest('nearest'):
+      self._check_nearest(chapters[0].splitlines()[0])
+
+  def _check_evaluating_tasks(self):
+    arguments = [
+        f'--workdir={self.workdir}', '--protocol=sentences', '--tasks=TREC,MSRP'
+    ]  # fmt: skip
+    tasks = self.directory / 'tasks'
+    status, out, err = self._run(
+        'evaluate', *arguments, f'--data_dir={tasks}'
+    )
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r' TREC/accuracy +MRPC/accuracy +MRPC/f1\n')
+    self.assertRegex(out, r'step 3 +\d+\.\d\d%')
+    self.assertIn('tasks: step 20/20', err)
+    scores = json.loads((self.workdir / 'evaluation.json').read_text())
+    scores = scores[str(self.workdir)]
+    self.assertEqual(scores['step'], 3)
+    self.assertIn(scores['TREC/choice']['c'], [2.0**k for k in range(9)])
+    for flags, message in (
+        ([], r'sentences needs --data_dir, the folder of the tasks'),
+        ([f'--data_dir={tasks}', '--tasks=MR,SST'],
+         r"evaluate.tasks must be one or more of 'MR'.* got \('MR', 'SST'\)"),
+        ([f'--data_dir={self.workdir}'], r'must hold TREC/train_5500.label'),
+        (['--protocol=retrieval'], r'--tasks needs --protocol=sentences'),
+    ):  # fmt: skip
+      status, out, err = self._run('evaluate', *arguments, *flags)
+      self.assertEqual(status, 2, err)
+      self.assertRegex(err, message)
+      self.assertLen(err.strip().splitlines(), 1)
+
+  def _check_nearest(self, sentence):
+    status, out, err = self._run(
+        'nearest', f'--workdir={self.workdir}', f'--sentence={sentence}',
+        '--k=3',
+    )  # fmt: skip
+    self.assertEqual(status, 0, err)
+    first, *found = out.splitlines()
+    self.assertEqual(first, sentence)
+    self.assertLen(found, 3)
+    self.assertEqual(found[0], f' 1.0000  {sentence}')
+    self.assertIn('embed: step 72/72', err)
+
+    other = self.directory / 'other.txt'
+    other.write_text('w1 w2\n\nw40 w41 w42\n')
+    questions = self.directory / 'questions.txt'
+    questions.write_text('w41 w42\n\nw2\n')
+    with questions.open() as file:
+      process = self._start(
+          'nearest', f'--workdir={self.workdir}', f'--text={other}', '--k=1',
+          stdin=file,
+      )  # fmt: skip
+      out, err = process.communicate()
+    self.assertEqual(process.returncode, 0, err)
+    lines = out.splitlines()
+    self.assertEqual(lines[::2], ['w41 w42', 'w2'])
+    self.assertRegex(lines[1], r'^ \d\.\d{4}  w40 w41 w42$')
+    self.assertRegex(lines[3], r'^ \d\.\d{4}  w1 w2$')
+
+    other.write_text('\n')
+    status, _, err = self._run(
+        'nearest', f'--workdir={self.workdir}', f'--text={other}'
+    )
+    self.assertEqual(status, 2)
+    self.assertIn('other.txt has no sentence', err)
 
   def test_evaluating_nothing(self):
     status, _, err = self._run('evaluate', f'--workdir={self.workdir}')

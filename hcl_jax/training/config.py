@@ -188,7 +188,12 @@ def sentence_config() -> ml_collections.ConfigDict:
           'retrieval_every_epochs': 0.01,  # 0: never during training
           'protocols': ('retrieval',),  # at the end
           'retrieval_batches': 25,  # of the validation split; 0: all
-          'batch_size': 400,  # sentences embedded at a time
+          'batch_size': 2048,  # sentences embedded at a time, at most
+          # Folder of labelled sentences to score on too, at the end; '': none.
+          'tasks_dir': '',
+          'tasks': ('MR', 'CR', 'SUBJ', 'MPQA', 'TREC', 'MRPC'),
+          'word_vectors': '',  # a file, for words that are unknown; '': none
+          'workers': 0,  # processes that score; 0: one for each core
       },
   })
   config.optimizer.learning_rate = 5e-4
@@ -221,6 +226,13 @@ BEST = {
     'quick_thoughts': 'retrieval/accuracy',
 }
 
+_DEFAULTS = {
+    'simclr': image_config,
+    'moco': image_config,
+    'infograph': graph_config,
+    'quick_thoughts': sentence_config,
+}
+
 # A resumed run may differ in these.
 MAY_CHANGE = (
     'data.dir',
@@ -240,6 +252,21 @@ SWEEP_MAY_CHANGE = (
     'train.keep_checkpoints',
     'evaluate.workers',
 )
+
+
+def final_protocols(config: ml_collections.ConfigDict) -> tuple[str, ...]:
+  """What a run is scored by at its end; by tasks too, where it is given any."""
+  protocols = tuple(config.evaluate.protocols)
+  if config.evaluate.get('tasks_dir') and 'sentences' not in protocols:
+    protocols += ('sentences',)
+  return protocols
+
+
+def fill_evaluation(config: ml_collections.ConfigDict) -> None:
+  """Gives ``evaluate`` of an older run the fields that it was made without."""
+  if config.task in _DEFAULTS:
+    defaults = _DEFAULTS[config.task]().evaluate
+    config.evaluate = {**defaults, **config.evaluate}
 
 
 def set_variant(config: ml_collections.ConfigDict, variant: str) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from hcl_jax.data import sentence_tasks
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import config as config_lib
 
 PROTOCOLS = ('knn', 'linear', 'linear_released')
 GRAPH_PROTOCOLS = ('svm', 'logistic')
-SENTENCE_PROTOCOLS = ('retrieval',)
+SENTENCE_PROTOCOLS = ('retrieval', 'sentences')
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -56,6 +57,11 @@ def _check_sentences_together(config):
     raise ValueError(
         "config.model.dim must be even with config.model.encoder='gru', a half "
         f'for each direction, got {config.model.dim}.'
+    )
+  if 'sentences' in config.evaluate.protocols and not config.evaluate.tasks_dir:
+    raise ValueError(
+        "config.evaluate.tasks_dir must be a folder of tasks, with 'sentences' "
+        "in config.evaluate.protocols; got ''."
     )
 
 
@@ -261,6 +267,11 @@ _SENTENCE_CONDITIONS = {
     'evaluate.protocols': _all_among(*SENTENCE_PROTOCOLS),
     'evaluate.retrieval_batches': _NONE_OR_COUNT,
     'evaluate.batch_size': _COUNT,
+    'evaluate.tasks': (
+        lambda x: x and set(x) <= {*sentence_tasks.TASKS, 'MSRP'},
+        f'one or more of {", ".join(map(repr, sentence_tasks.TASKS))}',
+    ),
+    'evaluate.workers': _NONE_OR_COUNT,
 }
 
 _IMAGE_CONDITIONS = {

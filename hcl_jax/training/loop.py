@@ -134,7 +134,7 @@ class _Run:
 
   def final_scores(self, state: state_lib.TrainState) -> readout.Scores:
     """Evaluates by all protocols of the configuration."""
-    protocols = self._config.evaluate.protocols
+    protocols = config_lib.final_protocols(self._config)
     if not protocols:
       return {}
     self._progress.write(f'evaluating: {", ".join(protocols)}')

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from hcl_jax import evaluation
 from hcl_jax.training import sentence_experiment
 from hcl_jax.training import state as state_lib
@@ -52,12 +50,8 @@ class Finder:
     self.size = min(size, max_sentences)
     if not self.size:
       raise ValueError('texts must have a sentence or more, got none.')
-    parts, step = [], experiment.config.evaluate.batch_size
-    for start in range(0, self.size, step):
-      rows = range(start, min(start + step, self.size))
-      parts.append(self._reader.features(state, [*map(self._tokens, rows)]))
-      progress(rows.stop)
-    self._features = np.concatenate(parts)
+    tokens = [self._tokens(row) for row in range(self.size)]
+    self._features = self._reader.features(state, tokens, progress)
 
   def find(self, text: str, k: int = 10) -> list[Found]:
     """The k nearest sentences, the nearest first."""

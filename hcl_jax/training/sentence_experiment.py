@@ -16,8 +16,10 @@ from hcl_jax.data import threads
 from hcl_jax.models import gru
 from hcl_jax.tasks import quick_thoughts
 from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import config as config_lib
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import sentence_readout
+from hcl_jax.training import sentence_scoring
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
@@ -36,6 +38,7 @@ class SentenceExperiment(NamedTuple):
     task: model and loss.
     learning_rate: by step.
     optimizer: with that learning rate.
+    tasks: labelled sentences to score on, if any.
   """
 
   config: ml_collections.ConfigDict
@@ -46,6 +49,7 @@ class SentenceExperiment(NamedTuple):
   task: task_lib.Task
   learning_rate: optax.Schedule
   optimizer: optax.GradientTransformation
+  tasks: tuple['data_lib.SentenceTask', ...] = ()
 
   unit = 'sentences'
 
@@ -125,6 +129,9 @@ def prepare(config: ml_collections.ConfigDict) -> SentenceExperiment:
           f'sentences of config.data.{split}_split='
           f'{data[f"{split}_split"]!r}, got {data.batch_size}.'
       )
+  tasks = ()
+  if 'sentences' in config_lib.final_protocols(config):
+    tasks = sentence_scoring.load_tasks(config.evaluate)
   epoch = data_lib.SentenceBatches(
       train,
       seed=config.seed,
@@ -150,4 +157,5 @@ def prepare(config: ml_collections.ConfigDict) -> SentenceExperiment:
       ),
       learning_rate=schedule,
       optimizer=optimizer_lib.create(config.optimizer, schedule),
+      tasks=tasks,
   )

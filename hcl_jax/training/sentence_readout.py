@@ -12,7 +12,9 @@ import hcl_jax
 from hcl_jax import data as data_lib
 from hcl_jax import sentences as sentences_lib
 from hcl_jax.models import gru
+from hcl_jax.training import embedding
 from hcl_jax.training import readout
+from hcl_jax.training import sentence_scoring
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
@@ -23,7 +25,7 @@ _LENGTHS = (8, 16, 24, 32, 50)
 
 
 class SentenceReader:
-  """Embeds sentences, compiled for each shape of a batch.
+  """Embeds sentences and scores the embeddings.
 
   Args:
     experiment: what is evaluated.
@@ -37,48 +39,54 @@ class SentenceReader:
   ):
     self._experiment = experiment
     self._poll = poll
-    self._features = self._compile(experiment.task.features)
-    self._retrieve = self._compile(self._count_retrieved)
+    self._embed = embedding.Embedder(
+        experiment.task, experiment.config, poll
+    )
+    self._retrieve = step_lib.compile_lone(
+        self._count_retrieved, compiler_options=gru.compiler_options()
+    )
 
   def evaluate(
       self, state: state_lib.TrainState, protocols: tuple[str, ...]
   ) -> readout.Scores:
-    """Scores by ``protocol/measure``: between 0 and 1, but for losses.
+    """Scores by name, between 0 and 1 but for losses, and what they are from.
 
-    A protocol that needs features of sentences of its own, such as one on
-    labelled sentences, takes them from :meth:`features`.
+    Names are ``retrieval/MEASURE`` and, by the protocol ``'sentences'``, those
+    of :func:`sentence_scoring.score_tasks`.
     """
     scores = {}
     if 'retrieval' in protocols:
       result = self.retrieval(state)
       scores |= {f'retrieval/{name}': value for name, value in result.items()}
+    if 'sentences' in protocols:
+      encoders = sentence_scoring.Encoders(
+          self._experiment.task,
+          readout.evaluated_params(state),
+          self._experiment.train.vocabulary,
+      )
+      scores |= sentence_scoring.score_tasks(
+          encoders, self._experiment.tasks, self._experiment.config, self._poll
+      )
     return scores
 
   def features(
-      self, state: state_lib.TrainState, sentences: Sequence[np.ndarray]
+      self,
+      state: state_lib.TrainState,
+      sentences: Sequence[np.ndarray],
+      progress: Callable[[int], None] = lambda done: None,
   ) -> np.ndarray:
     """Both embeddings of sentences, each of length one, as one vector.
 
     Args:
       state: has the parameters.
       sentences: words of each, as ids of the vocabulary.
+      progress: called with the number of sentences embedded so far.
 
     Returns:
       ``[n, 2 dim]``, in the order given.
     """
-    config = self._experiment.config
-    size, longest = config.evaluate.batch_size, config.data.max_length
-    parts = []
-    for start in range(0, len(sentences), size):
-      self._poll()
-      some = sentences[start : start + size]
-      # Lanes of one length, so that shapes differ in their number only.
-      batch = data_lib.pad_sentences(
-          some, max_length=longest, lengths=(longest,), num_rows=size
-      )
-      batch = sentences_lib.pack(**batch)
-      parts.append(self._call(self._features, state, batch)[: len(some)])
-    return np.concatenate(parts)
+    params = readout.evaluated_params(state)
+    return self._embed(params, sentences, progress)
 
   def retrieval(self, state: state_lib.TrainState) -> dict[str, float]:
     """How well sentences of the validation split find their neighbours.
@@ -102,19 +110,21 @@ class SentenceReader:
     sums = np.zeros(3)
     for number in range(min(count, len(batches))):
       self._poll()
-      batch = sentences_lib.pack(**batches.batch(number))
-      sums += self._call(self._retrieve, state, batch)
+      batch = sentences_lib.pack(**batches.batch(number))._asdict()
+      sums += self._retrieve({}, state, step_lib.split_rows(batch, 1))
     hits, losses, anchors = sums
     return {
         'accuracy': float(hits / max(anchors, 1)),
         'loss': float(losses / max(anchors, 1)),
     }
 
-  def _count_retrieved(self, params, task_state, batch):
+  def _count_retrieved(self, _, state, batch):
     """Hits, losses, and sentences that have a neighbour."""
     loss = self._experiment.config.loss
-    task = self._experiment.task
-    embeddings, _ = task.embed(params, task_state, batch, None, None)
+    params = readout.evaluated_params(state)
+    embeddings, _ = self._experiment.task.embed(
+        params, state.task_state, batch, None, None
+    )
     losses = hcl_jax.quick_thoughts_loss(
         *embeddings,
         window=loss.window,
@@ -126,19 +136,6 @@ class SentenceReader:
     return jnp.stack([
         jnp.sum(x, where=is_anchor, dtype=jnp.float32) for x in (best, losses)
     ] + [jnp.sum(is_anchor, dtype=jnp.float32)])
-
-  def _compile(self, function):
-    def of_state(_, state, batch):
-      params = readout.evaluated_params(state)
-      return function(params, state.task_state, batch)
-
-    return step_lib.compile_lone(
-        of_state, compiler_options=gru.compiler_options()
-    )
-
-  def _call(self, function, state, batch):
-    rows = step_lib.split_rows(batch._asdict(), 1)
-    return np.asarray(function({}, state, rows))
 
 
 def lengths(max_length: int) -> tuple[int, ...]:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding many sentences: as one by one, in few shapes."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import numpy as np
+
+from hcl_jax import sentences
+from hcl_jax.tasks import quick_thoughts
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import embedding
+from tests import tiny
+
+_LENGTH = 12
+_VOCABULARY = 50
+
+setUpModule = tiny.compile_quickly
+
+
+def _given(count=150):
+  """Sentences of all lengths, with none of words and with too many."""
+  rng = np.random.default_rng(0)
+  lengths = rng.integers(0, _LENGTH + 4, count)
+  lengths[3] = 0
+  return [rng.integers(0, _VOCABULARY, n).astype(np.int32) for n in lengths]
+
+
+class EmbedderTest(parameterized.TestCase):
+
+  def _embedder(self, encoder='bag', **knobs):
+    config = config_lib.sentence_config()
+    config.update_from_flattened_dict({
+        'data.max_length': _LENGTH, 'evaluate.batch_size': 64,
+        'model.encoder': encoder, 'model.word_dim': 3, 'model.dim': 4,
+    })  # fmt: skip
+    task = quick_thoughts.create(
+        config, vocabulary_size=_VOCABULARY, total_steps=1, steps_per_epoch=1
+    )
+    some = sentences.pack(np.zeros((1, 2), np.int32), np.array([2]))
+    params, _ = task.init(jax.random.key(0), some._asdict())
+    return task, params, embedding.Embedder(task, config, **knobs)
+
+  @parameterized.parameters('gru', 'bag')
+  def test_is_the_plain_way(self, encoder):
+    task, params, embed = self._embedder(encoder)
+    given, seen = _given(), []
+    features = embed(params, given, seen.append)
+    whole = np.zeros((len(given), _LENGTH), np.int32)
+    for row, words in zip(whole, given, strict=True):
+      row[: len(words)] = words[:_LENGTH]
+    # No word at all counts as one that is unknown.
+    length = np.clip([len(words) for words in given], 1, _LENGTH)
+    plain = sentences.pack(whole, length)._asdict()
+    np.testing.assert_allclose(
+        features, task.features(params, {}, plain), rtol=1e-5, atol=1e-6
+    )
+    self.assertEqual(seen, sorted(seen))
+    self.assertEqual(seen[-1], len(given))
+    self.assertGreater(len(seen), 3)
+
+  def test_one_shape_for_many_and_one_for_few(self):
+    _, params, embed = self._embedder()
+    given = _given()
+    embed(params, given[:140])
+    embed(params, given[5:])
+    self.assertEqual(embed._features._cache_size(), 1)
+    for row in range(4):
+      embed(params, given[row : row + 1 + row])
+    self.assertEqual(embed._features._cache_size(), 2)
+
+  def test_short_sentences_fill_the_rows(self):
+    _, params, embed = self._embedder()
+    seen = []
+    embed(params, [np.array([1])] * 100, seen.append)
+    self.assertEqual(seen, [64, 100])
+
+  def test_sentences_that_fill_lanes_badly(self):
+    _, params, embed = self._embedder()
+    rng = np.random.default_rng(0)
+    given = list(rng.integers(0, _VOCABULARY, (40, 7)))
+    features = embed(params, given)
+    np.testing.assert_allclose(
+        features[-1], embed(params, given[-1:])[0], rtol=1e-5, atol=1e-6
+    )
+
+  def test_polls_with_every_batch(self):
+    calls = []
+
+    def poll():
+      calls.append(len(calls))
+      if len(calls) == 2:
+        raise KeyboardInterrupt
+
+    _, params, embed = self._embedder(poll=poll)
+    with self.assertRaises(KeyboardInterrupt):
+      embed(params, _given())
+    self.assertLen(calls, 2)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the training loop on graphs and on sentences share."""
+
+import os
+import pathlib
+import signal
+import tempfile
+from unittest import mock
+
+from absl.testing import parameterized
+import chex
+import jax
+
+from hcl_jax.training import loop
+
+
+class LoopTest(parameterized.TestCase):
+  """Runs an experiment in a folder of its own, and stops and resumes it."""
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(jax.numpy_dtype_promotion('standard'))
+    self.enter_context(jax.numpy_rank_promotion('allow'))
+
+  def workdir(self) -> pathlib.Path:
+    """Where a run may be; nothing is there yet."""
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    return pathlib.Path(folder) / 'run'
+
+  def last_state(self, experiment, workdir):
+    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      return jax.device_get(loop.restore(experiment, checkpoints))
+
+  def check_resuming(self, experiment):
+    """Stopping every five steps changes neither scores nor the last state."""
+    whole, parts = self.workdir(), self.workdir()
+    expected = loop.train(experiment, whole)
+    kind = type(experiment)
+    plain = kind.batches
+
+    def batches_that_signal(self, first_step, num_steps):
+      made = plain(self, first_step, num_steps)
+      for step, batch in enumerate(made, first_step + 1):
+        if step == first_step + 5:
+          os.kill(os.getpid(), signal.SIGTERM)
+        yield batch
+
+    with mock.patch.object(kind, 'batches', batches_that_signal):
+      for _ in range(2):
+        with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
+          loop.train(experiment, parts)
+    self.assertEqual(loop.train(experiment, parts), expected)
+    chex.assert_trees_all_equal(
+        self.last_state(experiment, parts), self.last_state(experiment, whole)
+    )
