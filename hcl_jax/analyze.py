@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws and tabulates the results of sweeps.
+"""Looks inside runs, or draws and tabulates the results of sweeps.
 
   python -m hcl_jax.analyze --workdir=DIR
   python -m hcl_jax.analyze --workdir=DIR,DIR2 --output=FOLDER
 
-DIR/analysis, or the folder, gets the score against beta, or against the first
-other number that was swept, as PNG and SVG with a panel for each data set, and
-table.md: mean and deviation over seeds of every setting. Several sweeps are
-joined.
+DIR/analysis, or the folder, gets figures as PNG and SVG and one page,
+report.html, which needs nothing else. Of runs it has their scores and curves,
+similarities of pairs, the hardest negatives, and a panel in which beta can be
+dragged; a run that compares variants counts as several. Of sweeps it has the
+score against beta, or against the first other number that was swept, with a
+panel for each data set, and mean and deviation over seeds of every setting,
+also in table.md; several sweeps are joined.
 """
 
+from collections.abc import Sequence
 import pathlib
 
 from absl import flags
@@ -18,18 +22,24 @@ import numpy as np
 from hcl_jax import analysis
 from hcl_jax import command
 from hcl_jax import reporting
+from hcl_jax.training import checkpoint
 from hcl_jax.training import results as results_lib
+from hcl_jax.training import workdir as workdir_lib
 
 _WORKDIR = flags.DEFINE_list(
-    'workdir', None, 'Directory of a sweep, or several between commas.'
+    'workdir', None, 'Directory of a run or sweep, or several between commas.'
 )
 _OUTPUT = flags.DEFINE_string(
     'output', None,
-    'Folder to write to; by default analysis/ in the directory of the sweep.',
+    'Folder to write to; by default analysis/ in the directory.',
 )  # fmt: skip
 _SCORE = flags.DEFINE_string(
     'score', None,
-    'A column of results.csv; by default the first accuracy.',
+    'Of sweeps, a column of results.csv; by default the first accuracy.',
+)  # fmt: skip
+_DATA_DIR = flags.DEFINE_string(
+    'data_dir', None,
+    'Of runs, where the data set is, if not where it was in training.',
 )  # fmt: skip
 flags.mark_flag_as_required('workdir')
 
@@ -41,17 +51,21 @@ def main(arguments: list[str]) -> int:
     raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
   try:
     output = choose_output()
-    results = results_lib.read(_WORKDIR.value)
-    score = choose_score(results)
-    repeats = analysis.group_repeats(results.fields, results.scores[score])
-    table = analysis.repeats_table(repeats, score)
-    output.mkdir(parents=True, exist_ok=True)
-    reporting.write_text(output / 'table.md', table + '\n')
-    draw(repeats, score, output / score.replace('/', '_'))
-  except (ValueError, OSError) as error:
+    workdirs = list(map(pathlib.Path, _WORKDIR.value))
+    is_sweep = ['sweep' in workdir_lib.load_config(x) for x in workdirs]
+    if all(is_sweep):
+      analyze_sweeps(workdirs, output)
+    elif any(is_sweep):
+      sweep, run = is_sweep.index(True), is_sweep.index(False)
+      raise ValueError(
+          f'--workdir: {workdirs[sweep]} is a sweep and {workdirs[run]} a run; '
+          'give one kind at a time.'
+      )
+    else:
+      analyze_runs(workdirs, output)
+  except (ValueError, OSError, checkpoint.DamagedCheckpoint) as error:
     raise command.UsageError(error) from error
-  print(table)
-  print(f'\nwritten to {output}')
+  print(f'\nwritten to {output}: open {output / "report.html"}')
   return 0
 
 
@@ -65,6 +79,41 @@ def choose_output() -> pathlib.Path:
         'workdirs.'
     )
   return pathlib.Path(_WORKDIR.value[0]) / 'analysis'
+
+
+def analyze_sweeps(
+    workdirs: Sequence[pathlib.Path], output: pathlib.Path
+) -> None:
+  """Writes the figure, the table and the page of sweeps."""
+  from hcl_jax.analysis import plots
+  from hcl_jax.analysis import report
+
+  results = results_lib.read(workdirs)
+  score = choose_score(results)
+  repeats = analysis.group_repeats(results.fields, results.scores[score])
+  table = analysis.repeats_table(repeats, score)
+  caption = analysis.repeats_caption(repeats, score)
+  output.mkdir(parents=True, exist_ok=True)
+  reporting.write_text(output / 'table.md', table + '\n')
+  name = score.replace('/', '_')
+  figure = plots.repeats_figure(repeats, score)
+  for kind in ('png', 'svg'):
+    plots.save(figure, output / f'{name}.{kind}')
+  svg = (output / f'{name}.svg').read_text('utf-8')
+  page = report.page(
+      f'Sweep: {score}',
+      ', '.join(map(str, workdirs)),
+      [
+          report.Section(
+              'Scores', [report.chart(svg, f'{score} by {repeats.axis}')]
+          ),
+          report.Section('Table', [
+              report.table(*analysis.repeats_cells(repeats), caption=caption)
+          ]),
+      ],
+  )
+  reporting.write_text(output / 'report.html', page)
+  print(table)
 
 
 def choose_score(results: results_lib.Results) -> str:
@@ -83,13 +132,52 @@ def choose_score(results: results_lib.Results) -> str:
   return score
 
 
-def draw(repeats: analysis.Repeats, score: str, path: pathlib.Path) -> None:
-  """Writes the figure as ``path.png`` and ``path.svg``."""
-  from hcl_jax.analysis import plots
+def analyze_runs(
+    workdirs: Sequence[pathlib.Path], output: pathlib.Path
+) -> None:
+  """Writes figures and the page of runs."""
+  from hcl_jax.analysis import report
+  from hcl_jax.training import inspection
+  from hcl_jax.training import run_report
 
-  figure = plots.repeats_figure(repeats, score)
-  for kind in ('png', 'svg'):
-    plots.save(figure, f'{path}.{kind}')
+  runs = single_runs(workdirs)
+  inspections = []
+  for name, workdir in runs.items():
+    print(f'{name}: {workdir}', flush=True)
+    inspections.append(
+        inspection.inspect(workdir, name=name, data_dir=_DATA_DIR.value)
+    )
+  output.mkdir(parents=True, exist_ok=True)
+  sections = run_report.RunReport(inspections, output).sections()
+  page = report.page(
+      ' and '.join(runs) if len(runs) < 4 else f'{len(runs)} runs',
+      f'hcl_jax: {inspections[0].config.data.name}',
+      sections,
+  )
+  reporting.write_text(output / 'report.html', page)
+  print(reporting.score_table({x.name: x.scores() for x in inspections}))
+
+
+def single_runs(workdirs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
+  """Directories of runs by name, those of a comparison one by one."""
+  runs = {}
+  for workdir in workdirs:
+    variants = workdir_lib.load_config(workdir).get('compare')
+    if variants:
+      runs |= {_name(runs, workdir / x): workdir / x for x in variants}
+    else:
+      runs[_name(runs, workdir)] = workdir
+  return runs
+
+
+def _name(taken, workdir):
+  """As short as it can be told from the others."""
+  parts = workdir.resolve().parts
+  for depth in range(1, len(parts)):
+    name = '/'.join(parts[-depth:])
+    if name not in taken:
+      return name
+  raise ValueError(f'--workdir has {workdir} twice.')
 
 
 if __name__ == '__main__':

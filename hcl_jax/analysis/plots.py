@@ -296,6 +296,28 @@ def curves_figure(
   return figure
 
 
+def losses_figure(
+    curves: Mapping[str, tuple[Any, Any]],
+) -> figure_lib.Figure:
+  """Draws the loss of runs over epochs.
+
+  Args:
+    curves: epochs and losses, by the name of the run.
+
+  Returns:
+    A line for each run.
+  """
+  _refuse_empty('curves', curves)
+  figure, (axes,) = _panels(1, 1, _WIDE)
+  with matplotlib.rc_context(_STYLE):
+    for i, (name, (epochs, losses)) in enumerate(curves.items()):
+      _draw_line(axes, epochs, losses, i, name, marker='')
+    axes.set_xlabel('epoch')
+    axes.set_ylabel('loss')
+    axes.legend()
+  return figure
+
+
 def gallery_figure(
     gallery: galleries.Gallery, images: Any, *, labels: Any = None
 ) -> figure_lib.Figure:

@@ -155,7 +155,9 @@ function startPanel(root) {
     setBeta(data.runs[state.run].beta);
     draw();
   });
-  chooseRun(0);
+  const betas = data.runs.map((run) => run.beta);
+  at('run').value = betas.indexOf(Math.max(...betas));
+  chooseRun(Number(at('run').value));
 }
 
 document.querySelectorAll('.panel').forEach(startPanel);

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report on runs: figures, tables, a gallery and the panel for beta."""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from hcl_jax import analysis
+from hcl_jax import reporting
+from hcl_jax.analysis import plots
+from hcl_jax.analysis import report
+from hcl_jax.training import grid
+from hcl_jax.training import inspection as inspection_lib
+
+_BETAS = np.concatenate([[0], np.geomspace(0.1, 20, 24)])
+_GALLERY_ANCHORS = 4
+_GALLERY_SIZE = 10
+_PANEL_ANCHORS = 8
+_FALSE_AMONG = (1, 3, 10, 30, 100)
+
+
+class RunReport:
+  """Figures and sections of runs that go together.
+
+  Args:
+    inspections: of the runs. Those of one kind of data are compared; the
+      gallery is that of the last one.
+    output: folder for the figures.
+  """
+
+  def __init__(
+      self,
+      inspections: Sequence[inspection_lib.Inspection],
+      output: pathlib.Path,
+  ):
+    self._runs = list(inspections)
+    self._output = output
+
+  def sections(self) -> list[report.Section]:
+    """All sections; the figures are written on the way."""
+    return [
+        report.Section('Accuracy', self._accuracy()),
+        report.Section('Training', self._training()),
+        report.Section('Similarities of pairs', self._similarities()),
+        report.Section('What beta does', self._tilts()),
+        report.Section('Drag beta', self._panel()),
+        report.Section('Hardest negatives', self._gallery()),
+        report.Section('Configuration', self._configuration()),
+    ]
+
+  def _accuracy(self):
+    scores = {run.name: run.scores() for run in self._runs}
+    names = list(dict.fromkeys(x for of_run in scores.values() for x in of_run))
+    if not names:
+      return [report.paragraph('No score was measured.')]
+    lines = [
+        [name, *(_score(column, of_run.get(column)) for column in names)]
+        for name, of_run in scores.items()
+    ]
+    return [
+        report.table(['run', *names], lines),
+        *(report.paragraph(f'{run.name}: {run.summary}') for run in self._runs),
+    ]
+
+  def _training(self):
+    parts = []
+    losses = self._curves('loss')
+    if losses:
+      parts.append(
+          self._chart(plots.losses_figure(losses), 'loss', 'loss by epoch')
+      )
+    for score in dict.fromkeys(run.score for run in self._runs):
+      curves = self._curves(score)
+      if curves:
+        figure = plots.curves_figure(
+            curves, score, baseline=self._baseline(curves)
+        )
+        name = f'curve_{score.replace("/", "_")}'
+        parts.append(self._chart(figure, name, f'{score} by epoch'))
+    return parts
+
+  def _curves(self, metric):
+    curves = {run.name: run.curve(metric) for run in self._runs}
+    return {name: x for name, x in curves.items() if len(x[0]) > 1}
+
+  def _baseline(self, curves):
+    """The run without beta and tau, if there is one, and others beside it."""
+    standard = [
+        run.name
+        for run in self._runs
+        if run.name in curves and not (run.config.loss.beta or _tau_plus(run))
+    ]
+    return standard[0] if len(standard) == 1 and len(curves) > 1 else None
+
+  def _similarities(self):
+    histograms = {
+        run.name: analysis.similarity_histograms(
+            run.sample.embeddings, run.sample.labels
+        )
+        for run in self._runs
+    }
+    words = (
+        'Embeddings as the loss compares them, in evaluation mode. A label is '
+        'a class, or of sentences a pair of neighbours. The overlap is the '
+        'area that both histograms of a run cover: less is better.'
+    )
+    parts = [
+        self._chart(
+            plots.similarity_figure(histograms),
+            'similarities',
+            'histograms of cosine similarities',
+            words,
+        ),
+        report.table(
+            ['run', 'overlap', 'uniformity', 'alignment', 'margin'],
+            [
+                [
+                    run.name,
+                    f'{analysis.overlap_coefficient(histograms[run.name]):.3f}',
+                    *_geometry(run.sample),
+                ]
+                for run in self._runs
+            ],
+        ),
+        report.paragraph(
+            'Uniformity and alignment after Wang and Isola: less is better. '
+            'Margin: cosine to the positive less the mean cosine to negatives.'
+        ),
+    ]
+    return parts + self._margins() + self._false_negatives()
+
+  def _margins(self):
+    pairs = {
+        run.name: analysis.pair_similarities(*run.sample.views)
+        for run in self._runs
+        if run.sample.views is not None
+    }
+    if not pairs:
+      return []
+    figure = plots.margins_figure(pairs)
+    return [self._chart(figure, 'margins', 'histograms of margins')]
+
+  def _false_negatives(self):
+    found = {
+        run.name: analysis.false_negatives(
+            run.sample.embeddings,
+            run.sample.labels,
+            k=[k for k in _FALSE_AMONG if k < len(run.sample.labels)],
+        )
+        for run in self._runs
+        if run.sample.item_names is not None
+    }
+    if not found:
+      return []
+    figure = plots.false_negatives_figure(found)
+    return [self._chart(figure, 'false_negatives', 'shares of false negatives')]
+
+  def _tilts(self):
+    numbers = {
+        run.name: np.stack([_effective(run, beta) for beta in _BETAS])
+        for run in self._runs
+    }
+    lines = [
+        [
+            run.name,
+            f'{run.config.loss.beta:g}',
+            f'{_tau_plus(run):g}',
+            f'{np.mean(_effective(run, run.config.loss.beta)):.1f}',
+            f'{np.mean(run.sample.negatives.where.sum(axis=1)):.0f}',
+            _clamped(run),
+        ]
+        for run in self._runs
+    ]
+    return [
+        self._chart(
+            plots.effective_negatives_figure(_BETAS, numbers),
+            'effective_negatives',
+            'effective number of negatives by beta',
+            'Effective number of negatives, 1 / sum of squared weights, of the '
+            'anchors of one batch: median, and the middle four fifths.',
+        ),
+        report.table(
+            ['run', 'beta', 'tau_plus', 'effective', 'of', 'clamped'], lines
+        ),
+        report.paragraph(
+            'With the beta of the run, on average. Clamped: share of anchors '
+            'whose debiased estimate is below its floor.'
+        ),
+    ]
+
+  def _panel(self):
+    first = self._runs[0].sample
+    alike = [
+        run
+        for run in self._runs
+        if _same_items(run.sample.items, first.items)
+    ]
+    panel = report.beta_panel(
+        [_panel_run(run) for run in alike],
+        items=first.items,
+        names=first.item_names,
+        labels=_item_labels(first),
+    )
+    return [
+        report.paragraph(
+            'The negatives of an anchor among one batch, weighed by '
+            'q_beta. Choose an anchor and drag beta: the bars are the weights, '
+            'and the heaviest negatives are below. With a ✱: false negatives, '
+            "which have the anchor's class."
+        ),
+        panel,
+    ]
+
+  def _gallery(self):
+    run = self._runs[-1]
+    sample = run.sample
+    m = len(sample.items)
+    size = min(_GALLERY_SIZE, m - 1)
+    if size < 1:
+      return []
+    gallery = analysis.hard_negative_gallery(
+        sample.embeddings[:m],
+        np.arange(min(_GALLERY_ANCHORS, m)),
+        k=size,
+        ids=None if sample.item_names else sample.labels[:m],
+    )
+    words = (
+        f'{run.name}: the {size} most similar of a batch of {m}, and random '
+        'ones.'
+    )
+    if isinstance(sample.items, np.ndarray):
+      figure = plots.gallery_figure(
+          gallery, sample.items, labels=_item_labels(sample)
+      )
+      plots.save(figure, self._output / 'gallery.png')
+      png = (self._output / 'gallery.png').read_bytes()
+      return [report.picture(png, 'hardest negatives', words)]
+    text = analysis.gallery_text(gallery, sample.items)
+    reporting.write_text(self._output / 'gallery.txt', text)
+    return [report.paragraph(words), report.preformatted(text)]
+
+  def _configuration(self):
+    return [
+        report.configurations({
+            run.name: _fields(run.config) for run in self._runs
+        }),
+        *(
+            report.paragraph(f'{run.name}: checkpoint of step {run.step}')
+            for run in self._runs
+        ),
+    ]
+
+  def _chart(self, figure, name, label, caption=None):
+    for kind in ('png', 'svg'):
+      plots.save(figure, self._output / f'{name}.{kind}')
+    svg = (self._output / f'{name}.svg').read_text('utf-8')
+    return report.chart(svg, label, caption)
+
+
+def _fields(config) -> dict[str, Any]:
+  return {name: grid.get(config, name) for name in grid.leaves(config)}
+
+
+def _score(name, value):
+  if value is None:
+    return '-'
+  if name.endswith('/loss'):
+    return reporting.number(value, 4)
+  return reporting.percent(value)
+
+
+def _tau_plus(run):
+  """What the loss takes where the configuration says None."""
+  tau_plus = run.config.loss.tau_plus
+  if tau_plus is None:
+    return 0.5 if run.config.loss.variant == 'released' else 0.0
+  return tau_plus
+
+
+def _geometry(sample):
+  """Uniformity, alignment and margin, as words."""
+  aligned = margin = '-'
+  if sample.views is not None:
+    aligned = f'{analysis.alignment(*sample.views):.3f}'
+    pairs = analysis.pair_similarities(*sample.views)
+    margin = f'{np.nanmean(pairs.margin):.3f}'
+  return f'{analysis.uniformity(sample.embeddings):.3f}', aligned, margin
+
+
+def _effective(run, beta):
+  negatives = run.sample.negatives
+  return np.asarray(
+      analysis.effective_negatives(
+          negatives.neg_logits, beta=float(beta), where=negatives.where
+      )
+  )
+
+
+def _log_floor(run):
+  loss = run.config.loss
+  return -1 / loss.temperature if loss.floor == 'sphere' else None
+
+
+def _clamped(run):
+  negatives = run.sample.negatives
+  if negatives.pos_logits is None:
+    return '-'
+  share = analysis.clamp_fraction(
+      negatives.pos_logits,
+      negatives.neg_logits,
+      beta=run.config.loss.beta,
+      tau_plus=_tau_plus(run),
+      log_floor=_log_floor(run),
+      where=negatives.where,
+  )
+  return f'{float(share):.1%}'
+
+
+def _item_labels(sample):
+  if sample.item_names is None:
+    return None
+  return sample.labels[: len(sample.items)]
+
+
+def _same_items(items, others):
+  return len(items) == len(others) and np.array_equal(items, others)
+
+
+def _panel_run(run):
+  negatives = run.sample.negatives
+  rows = np.arange(min(_PANEL_ANCHORS, len(negatives.anchors)))
+  with_loss = negatives.pos_logits is not None
+  return report.PanelRun(
+      name=run.name,
+      beta=run.config.loss.beta,
+      tau_plus=_tau_plus(run),
+      pos_logits=negatives.pos_logits[rows] if with_loss else None,
+      neg_logits=negatives.neg_logits[rows],
+      where=negatives.where[rows],
+      anchors=negatives.anchors[rows],
+      items=negatives.items,
+      log_floor=_log_floor(run) if with_loss else None,
+  )
