@@ -160,24 +160,23 @@ def analyze_runs(
 
 def single_runs(workdirs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
   """Directories of runs by name, those of a comparison one by one."""
-  runs = {}
+  paths = []
   for workdir in workdirs:
     variants = workdir_lib.load_config(workdir).get('compare')
-    if variants:
-      runs |= {_name(runs, workdir / x): workdir / x for x in variants}
-    else:
-      runs[_name(runs, workdir)] = workdir
+    paths += [workdir / x for x in variants] if variants else [workdir]
+  runs = {}
+  for path in paths:
+    if path in runs.values():
+      raise ValueError(f'--workdir has {path} twice.')
+    runs[_name(path, runs)] = path
   return runs
 
 
-def _name(taken, workdir):
-  """As short as it can be told from the others."""
-  parts = workdir.resolve().parts
-  for depth in range(1, len(parts)):
-    name = '/'.join(parts[-depth:])
-    if name not in taken:
-      return name
-  raise ValueError(f'--workdir has {workdir} twice.')
+def _name(path, taken):
+  """The end of the path, as short as it can be told from the others."""
+  parts = path.resolve().parts
+  ends = ('/'.join(parts[-depth:]) for depth in range(1, len(parts) + 1))
+  return next(name for name in ends if name not in taken)
 
 
 if __name__ == '__main__':

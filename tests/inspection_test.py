@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking inside runs: samples of images, graphs and sentences, the report."""
+
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import optax
+
+from hcl_jax import analyze
+from hcl_jax import data
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import inspection
+from hcl_jax.training import loop
+from hcl_jax.training import run_report
+from tests import corpus
+from tests import looping
+from tests import tiny
+from tests import tu
+
+setUpModule = tiny.compile_quickly
+
+
+def _images(rows):
+  labels = np.arange(rows, dtype=np.int32) % 3
+  return data.Images(tiny.batch(rows)['image'], labels, ('ant', 'bee', 'cat'))
+
+
+def _image_experiment(task=None, **fields):
+  config = config_lib.image_config()
+  config.update_from_flattened_dict({
+      'data.batch_size': 16,
+      'train.epochs': 2,
+      'train.log_every_steps': 1,
+      'evaluate.knn_every_epochs': 1,
+      'evaluate.knn_k': 5,
+      'evaluate.protocols': ('knn',),
+      **fields,
+  })
+  schedule = optax.constant_schedule(0.01)
+  return experiment_lib.Experiment(
+      config=config,
+      train=_images(32),
+      bank=_images(32),
+      test=_images(40),
+      steps_per_epoch=2,
+      total_steps=4,
+      task=task or tiny.simclr_task(loss_knobs={'temperature': 0.5}),
+      learning_rate=schedule,
+      optimizer=optax.adam(schedule),
+  )
+
+
+def _graph_experiment(**fields):
+  config = config_lib.graph_config()
+  config.update_from_flattened_dict({
+      'data.batch_size': 12,
+      'model.width': 4,
+      'model.num_layers': 2,
+      'train.epochs': 1,
+      **fields,
+  })
+  graphs = tu.random_graphs(40)
+  with mock.patch.object(data, 'load_graphs', lambda *_, **__: graphs):
+    return experiment_lib.prepare(config)
+
+
+def _sentence_experiment(test, **fields):
+  corpus.patch(test)
+  config = config_lib.sentence_config()
+  config.update_from_flattened_dict({
+      'data.batch_size': 24,
+      'data.max_length': 10,
+      'model.encoder': 'bag',
+      'model.word_dim': 6,
+      'model.dim': 8,
+      'train.epochs': 1,
+      **fields,
+  })
+  return experiment_lib.prepare(config)
+
+
+def _unit(z):
+  return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+class SampleTest(looping.LoopTest):
+
+  @parameterized.parameters(tiny.simclr_task, tiny.moco_task)
+  def test_images(self, make_task):
+    experiment = _image_experiment(make_task())
+    state = experiment.create_state()
+    sample = inspection.sample_images(experiment, state)
+    self.assertEqual(sample.embeddings.shape, (40, 4))
+    self.assertEqual(sample.items.shape, (16, 4, 4, 3))
+    np.testing.assert_array_equal(
+        sample.item_names, np.array(['ant', 'bee', 'cat'])[sample.labels[:16]]
+    )
+    expected = experiment.task.compared(
+        state.params, state.task_state, {'image': sample.items}
+    )
+    np.testing.assert_allclose(
+        sample.embeddings[:16], expected, rtol=1e-4, atol=1e-5
+    )
+    negatives = sample.negatives
+    self.assertEqual(negatives.neg_logits.shape, (16, 32))
+    z1, z2 = map(_unit, sample.views)
+    np.testing.assert_allclose(
+        negatives.pos_logits, np.sum(z1 * z2, axis=1) / 0.5, rtol=1e-4
+    )
+    own = negatives.items[None, :] == negatives.anchors[:, None]
+    np.testing.assert_array_equal(negatives.where, ~own)
+    np.testing.assert_allclose(
+        negatives.neg_logits[:, 16:], z1 @ z2.T / 0.5, atol=1e-5
+    )
+
+  @parameterized.parameters(('paper', 1), ('released', -1))
+  def test_graphs(self, variant, sign):
+    experiment = _graph_experiment(**{'loss.variant': variant})
+    state = experiment.create_state()
+    sample = inspection.sample_graphs(experiment, state)
+    batch, graphs = experiment.epoch[0], experiment.graphs
+    np.testing.assert_array_equal(
+        sample.labels[:12], graphs.labels[batch.index[:12]]
+    )
+    np.testing.assert_array_equal(
+        np.sort(sample.labels), np.sort(graphs.labels)
+    )
+    features = experiment.reader().features(state)
+    np.testing.assert_allclose(
+        sample.embeddings[:12], features[batch.index[:12]], rtol=1e-5
+    )
+    self.assertStartsWith(sample.item_names[0], f'graph {batch.index[0]}, ')
+    # The first node of each graph against all graphs.
+    nodes, pooled = experiment.task.compared(
+        state.params, state.task_state, batch._asdict()
+    )
+    there = batch.member_counts > 0
+    rows, graph_ids = batch.members[there], batch.graph_ids[there]
+    scores = np.asarray(nodes)[rows] @ np.asarray(pooled)[:12].T
+    others = graph_ids[:, None] != np.arange(12)
+    scale = 2 / np.abs(scores[others]).max()
+    first = [np.flatnonzero(graph_ids == g)[0] for g in range(12)]
+    np.testing.assert_allclose(
+        sample.negatives.neg_logits, sign * scale * scores[first], rtol=1e-4
+    )
+    np.testing.assert_array_equal(sample.negatives.where, np.eye(12) == 0)
+
+  @parameterized.parameters(0.0, 2.0)
+  def test_sentences(self, clip_scale):
+    experiment = _sentence_experiment(self, **{'loss.clip_scale': clip_scale})
+    state = experiment.create_state()
+    sample = inspection.sample_sentences(experiment, state)
+    text = experiment.validation
+    self.assertEqual(sample.items, [text.text(row) for row in range(24)])
+    # Chapters of six sentences: pairs (0, 1), (2, 3), (4, 5) of each.
+    np.testing.assert_array_equal(sample.labels, np.arange(24) // 2)
+    rows = np.arange(24)
+    near = np.abs(rows[:, None] - rows) <= 1
+    near &= rows[:, None] // 6 == rows // 6
+    np.testing.assert_array_equal(sample.negatives.where, ~near)
+    if clip_scale:
+      used = sample.negatives.neg_logits[~near]
+      self.assertAlmostEqual(np.abs(used).max(), clip_scale, places=4)
+
+  def test_neighbours_of_different_chapters_are_no_pair(self):
+    experiment = _sentence_experiment(self)
+    shifted = experiment.validation.segments.copy()
+    shifted[:3] = 0
+    shifted[3:] = np.maximum(shifted[3:], 1)
+    experiment.validation.segments = shifted
+    sample = inspection.sample_sentences(experiment, experiment.create_state())
+    self.assertNotEqual(sample.labels[2], sample.labels[3])
+
+
+class InspectTest(looping.LoopTest):
+
+  def test_a_run_without_checkpoint_is_refused(self):
+    workdir = self.workdir()
+    workdir.mkdir()
+    with self.assertRaises(FileNotFoundError):
+      inspection.inspect(workdir)
+
+  def test_report_of_two_runs(self):
+    experiments = {
+        'standard': _image_experiment(
+            **{'loss.beta': 0.0, 'loss.tau_plus': 0.0}
+        ),
+        'hard': _image_experiment(**{'loss.beta': 2.0}),
+    }
+    root = self.workdir()
+    found = []
+    for name, experiment in experiments.items():
+      loop.train(experiment, root / name)
+      with mock.patch.object(
+          experiment_lib, 'prepare', lambda *_, e=experiment, **__: e
+      ):
+        found.append(inspection.inspect(root / name))
+    self.assertEqual([run.name for run in found], ['standard', 'hard'])
+    epochs, scores = found[0].curve('knn/top1')
+    np.testing.assert_array_equal(epochs, [1, 2])
+    self.assertEqual(scores[-1], found[0].scores()['knn/top1'])
+    output = root / 'analysis'
+    output.mkdir()
+    sections = run_report.RunReport(found, output).sections()
+    body = '\n'.join(part for x in sections for part in x.parts)
+    self.assertIn('standard (epoch', body.replace('%', ''))
+    self.assertIn('loss.beta', body)
+    for name in ('loss', 'curve_knn_top1', 'similarities', 'margins',
+                 'false_negatives', 'effective_negatives', 'gallery'):
+      self.assertTrue((output / f'{name}.png').exists(), name)
+
+  def test_report_of_graphs_and_of_sentences(self):
+    runs = {
+        'graphs': (_graph_experiment(), inspection.sample_graphs),
+        'sentences': (_sentence_experiment(self), inspection.sample_sentences),
+    }
+    for name, (experiment, take) in runs.items():
+      found = inspection.Inspection(
+          name=name,
+          config=experiment.config,
+          step=0,
+          steps_per_epoch=1,
+          summary=experiment.summary(),
+          records=[],
+          sample=take(experiment, experiment.create_state()),
+      )
+      output = self.workdir()
+      output.mkdir()
+      titles = {
+          x.title: x.parts
+          for x in run_report.RunReport([found], output).sections()
+      }
+      self.assertEmpty(titles['Training'])
+      self.assertNotEmpty(titles['Drag beta'])
+      kind = 'png' if name == 'graphs' else 'txt'
+      self.assertTrue((output / f'gallery.{kind}').exists())
+
+
+class NamesTest(looping.LoopTest):
+
+  def test_runs_are_named_as_short_as_can_be(self):
+    root = self.workdir()
+    for folder in ('a/run', 'b/run', 'c'):
+      (root / folder).mkdir(parents=True)
+    config = config_lib.image_config()
+    with mock.patch.object(
+        analyze.workdir_lib, 'load_config', lambda _: config
+    ):
+      runs = analyze.single_runs([root / x for x in ('a/run', 'b/run', 'c')])
+      self.assertEqual(list(runs), ['run', 'b/run', 'c'])
+      with self.assertRaisesRegex(ValueError, '--workdir has .* twice'):
+        analyze.single_runs([root / 'c', root / 'c'])
+
+  def test_a_comparison_is_several_runs(self):
+    config = config_lib.image_config()
+    config.compare = ('standard', 'hard')
+    with mock.patch.object(
+        analyze.workdir_lib, 'load_config', lambda _: config
+    ):
+      runs = analyze.single_runs([self.workdir()])
+    self.assertEqual(list(runs), ['standard', 'hard'])
+
+
+if __name__ == '__main__':
+  absltest.main()
