@@ -157,7 +157,7 @@ class ToyTest(absltest.TestCase):
     run = analysis.train_free_embeddings(
         3, 2, num_rows=4, num_steps=50, num_frames=6
     )
-    np.testing.assert_array_equal(run.steps, [0, 10, 20, 30, 40, 50])
+    np.testing.assert_array_equal(run.steps, [0, 2, 8, 18, 32, 50])
     self.assertEqual(run.embeddings.shape, (6, 12, 2))
     np.testing.assert_array_equal(run.labels, np.repeat([0, 1, 2], 4))
     np.testing.assert_allclose(

@@ -237,7 +237,9 @@ def risk_bound(
     P(\hat h(x) \ne c) \le 16\, \varepsilon / s^2 .
 
   The paper prints :math:`8\, \varepsilon / s^4` for it, which is less where
-  s^2 > 1/2. Both go to 0 with eps as fast as eps.
+  s^2 > 1/2. Both go to 0 as fast as eps. The steps before are taken as they
+  are printed, also that to s, where a lemma has sqrt(eps) for what the proof
+  bounds by sqrt(2 eps).
 
   Args:
     excess_loss: eps >= 0: ``limiting_worst_case_loss(...).loss`` less
@@ -305,7 +307,7 @@ def one_positive_variance(
   alignment = float(sample.alignment())
   scale = float(sample.scale)
   log_bound = (2 + 4 * beta) * scale
-  bound = scale * np.exp(min(log_bound, 700.0)) * alignment  # no overflow
+  bound = scale * np.exp(min(log_bound, 700.0)) * alignment  # not inf * 0
   variance = float(sample.positive_variance(beta))
   return VarianceCurve(*(np.array([x]) for x in (alignment, variance, bound)))
 

@@ -88,8 +88,8 @@ def train_free_embeddings(
       the start, in each dimension, >= 0.
     num_rows: of each class, >= 2.
     num_steps: >= 1.
-    num_frames: to keep, evenly spread over the steps, the first and the last
-      among them; >= 2.
+    num_frames: to keep at most, the first and the last among them; >= 2. They
+      are close together at first, when most happens.
     learning_rate: > 0; falls to 0 as a cosine.
     seed: of the random start.
 
@@ -116,7 +116,8 @@ def train_free_embeddings(
   betas = np.float32(beta * rise)
   rates = np.float32(learning_rate * (1 + np.cos(np.pi * done)) / 2)
   frames = _train(start, betas, temperature, rates)
-  steps = np.unique(np.linspace(0, num_steps, num_frames).astype(int))
+  steps = num_steps * np.linspace(0, 1, num_frames) ** 2
+  steps = np.unique(steps.round().astype(int))
   frames = np.asarray(frames, np.float64)[steps]
   means = frames.mean(axis=2)
   means /= np.linalg.norm(means, axis=-1, keepdims=True)
