@@ -4,6 +4,7 @@
 import pickle
 import types
 from unittest import mock
+import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -249,6 +250,17 @@ class SolverTest(parameterized.TestCase):
       np.testing.assert_allclose(
           features @ weights, expected, atol=2e-4 * np.abs(expected).max()
       )
+
+  @parameterized.parameters(0.0, 0.3)
+  def test_features_that_do_not_differ(self, value):
+    # As of encoders that collapsed. Only the share of the classes is left.
+    features = sentences._with_ones(np.full((3000, 64), value))
+    is_positive = np.arange(3000) % 4 == 0
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      (weights,) = _logistic.fit_path(features, is_positive, [256.0])
+    share = 1 / (1 + np.exp(-features[0] @ weights))
+    self.assertAlmostEqual(share, 0.25, places=4)
 
   def test_says_if_it_does_not_get_there(self):
     features, labels = _points(60, 2)

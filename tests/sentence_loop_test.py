@@ -29,6 +29,7 @@ from hcl_jax.training import step as step_lib
 from hcl_jax.training import sweeping
 from tests import corpus
 from tests import looping
+from tests import testing
 from tests import tiny
 
 setUpModule = tiny.compile_quickly
@@ -312,6 +313,28 @@ class SentenceTasksTest(SentenceTest):
     np.testing.assert_allclose(new, known, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(known, features['before'][1], atol=1e-6)
     self.assertGreater(np.abs(new - features['before'][0]).max(), 0.01)
+
+
+  def test_word_vectors_raise_scores(self):
+    fields = self._tasks(**{'evaluate.tasks': ('MR',)})
+    for path in (self.root / 'MR').iterdir():
+      path.write_text(path.read_text().replace('w', 'x'))  # all are unknown
+    experiment = self._experiment(**fields)
+    state = experiment.create_state()
+    words = experiment.train.vocabulary.words[1:]
+    vectors = testing.normal(len(words), 8)
+    path = self.root / 'vectors.txt'
+    path.write_text(''.join(
+        f'{first}{word[1:]} {" ".join(map(str, vector))}\n'
+        for word, vector in zip(words, vectors, strict=True)
+        for first in 'wx'
+    ))  # fmt: skip
+    experiment.config.evaluate.word_vectors = str(path)
+    after = experiment.reader().evaluate(state, ('sentences',))
+    experiment.config.evaluate.word_vectors = ''
+    before = experiment.reader().evaluate(state, ('sentences',))
+    self.assertLess(before['MR/accuracy'], 0.55)
+    self.assertGreater(after['MR/accuracy'], 0.65)
 
 
 class FinderTest(SentenceTest):
