@@ -289,11 +289,17 @@ class CommandTest(_FolderTestCase):
     two = self._write_sweep('two', fields, **{'data.name': 'DD'})
     done = self._run(f'--workdir={one}')
     self.assertEqual(done.returncode, 0, done.stderr)
-    names = {'table.md', 'svm_accuracy.png', 'svm_accuracy.svg'}
+    names = {
+        'table.md', 'svm_accuracy.png', 'svm_accuracy.svg', 'report.html'
+    }  # fmt: skip
     self.assertEqual({x.name for x in (one / 'analysis').iterdir()}, names)
     table = (one / 'analysis' / 'table.md').read_text()
     self.assertIn(table, done.stdout)
     self.assertIn('| MUTAG | 0.10 ± 0.10 | **0.40 ± 0.10** |', table)
+
+    page = (one / 'analysis' / 'report.html').read_text()
+    self.assertIn('<td><b>0.40 ± 0.10</b></td>', page)
+    self.assertIn('aria-label="svm/accuracy by β"', page)
 
     both = f'--workdir={one},{two}'
     done = self._run(both, f'--output={self.root / "both"}')
@@ -310,10 +316,10 @@ class CommandTest(_FolderTestCase):
 
   @parameterized.named_parameters(
       ('nothing', False, False, 'there is no run in'),
-      ('a_run', True, False, 'holds a single run; give the directory of a'),
+      ('a_run_that_has_not_begun', True, False, 'has no checkpoint yet'),
       ('an_unfinished_sweep', True, True, 'has no results.csv'),
   )
-  def test_what_is_no_sweep_is_refused(self, has_config, is_sweep, message):
+  def test_what_has_no_results_is_refused(self, has_config, is_sweep, message):
     if has_config:
       record = config_lib.graph_config().to_dict()
       record |= {'sweep': {'seed': [0]}} if is_sweep else {}
@@ -323,6 +329,17 @@ class CommandTest(_FolderTestCase):
     self.assertIn(message, done.stderr)
     self.assertLen(done.stderr.strip().splitlines(), 1)
     self.assertFalse((self.root / 'analysis').exists())
+
+  def test_runs_and_sweeps_are_not_mixed(self):
+    sweep = self._write_sweep('one', {'seed': (0, 1)})
+    run = self.root / 'run'
+    run.mkdir()
+    record = config_lib.graph_config().to_dict()
+    (run / 'config.json').write_text(json.dumps(record))
+    done = self._run(f'--workdir={sweep},{run}', f'--output={self.root}/both')
+    self.assertEqual(done.returncode, 2)
+    self.assertRegex(done.stderr, 'one is a sweep and .*run a run')
+    self.assertFalse((self.root / 'both').exists())
 
   def test_a_sweep_of_failures_is_refused(self):
     workdir = self._write_sweep('one', {'seed': (0, 1)}, failed=[0, 1])

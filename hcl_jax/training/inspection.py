@@ -137,10 +137,10 @@ def inspect(
   config = workdir_lib.load_config(workdir)
   if data_dir is not None:
     config.data.dir = data_dir
-  experiment = experiment_lib.prepare(config, to_train=False)
   with loop.open_checkpoints(workdir, config) as checkpoints:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
+    experiment = experiment_lib.prepare(config, to_train=False)
     state = loop.restore(experiment, checkpoints)
   take = {
       'infograph': sample_graphs,
