@@ -102,9 +102,10 @@ class RunReport:
         for run in self._runs
     }
     words = (
-        'Embeddings as the loss compares them, in evaluation mode. A label is '
-        'a class, or of sentences a pair of neighbours. The overlap is the '
-        'area that both histograms of a run cover: less is better.'
+        'Of images, embeddings as the loss compares them; of graphs and '
+        'sentences, what is evaluated. A label is a class, or of sentences a '
+        'pair of neighbours. The overlap is the area that both histograms of a '
+        'run cover: less is better.'
     )
     parts = [
         self._chart(
