@@ -62,11 +62,9 @@ def main(arguments: list[str]) -> int:
 def report(experiment: loop.Experiment, scores: dict[str, Any]) -> str:
   """The scores as a table, and how sure they are."""
   config = experiment.config
-  lines = [
-      experiment.summary(),
-      '',
-      reporting.score_table(scores),
-  ]
+  lines = [experiment.summary()]
+  if any(scores.values()):
+    lines += ['', reporting.score_table(scores)]
   if config.get('compare'):
     error = 0.5 / len(experiment.test) ** 0.5
     lines += [
