@@ -85,6 +85,80 @@ def of_other_images(queue: Queue, index: jax.Array) -> jax.Array:
   return queue.index[None, :] != index.astype(jnp.int32)[:, None]
 
 
+def mix_hardest(
+    keys: jax.Array,
+    queries: jax.Array,
+    queue: jax.Array,
+    *,
+    num_hardest: int,
+    num_mixed: int,
+    num_with_query: int,
+    where: jax.Array | None = None,
+) -> jax.Array:
+  r"""MoCHi's synthetic negatives: mixtures of the hardest ones of a query.
+
+  With n and n' drawn uniformly from the keys nearest to the query q,
+
+  .. math::
+    h = \frac{\alpha n + (1 - \alpha) n'}{\|\cdot\|}, \quad
+    \alpha \sim U(0, 1), \qquad
+    h' = \frac{\gamma q + (1 - \gamma) n}{\|\cdot\|}, \quad
+    \gamma \sim U(0, 1/2)
+
+  No gradient flows into them.
+
+  Args:
+    keys: a JAX key for each query, ``[batch]``.
+    queries: ``[batch, dim]``; need not be unit.
+    queue: past keys, unit vectors ``[K, dim]``.
+    num_hardest: how many of the nearest keys are mixed, at most K.
+    num_mixed: how many h each query gets.
+    num_with_query: how many h'.
+    where: keys that may be used, ``[batch, K]``; a query with fewer of them
+      than ``num_hardest`` mixes others too.
+
+  Returns:
+    Unit vectors ``[batch, num_mixed + num_with_query, dim]``, for ``extra`` of
+    :func:`hcl_jax.moco_loss`.
+
+  References:
+    Kalantidis et al., Hard Negative Mixing for Contrastive Learning, 2020.
+  """
+  if not 1 <= num_hardest <= queue.shape[0]:
+    raise ValueError(
+        f'num_hardest must be from 1 to {queue.shape[0]}, the length of the '
+        f'queue; got {num_hardest}.'
+    )
+  if min(num_mixed, num_with_query) < 0 or num_mixed + num_with_query < 1:
+    raise ValueError(
+        'num_mixed and num_with_query must not be negative and not both 0; '
+        f'got {num_mixed} and {num_with_query}.'
+    )
+  queue = jax.lax.stop_gradient(jnp.asarray(queue))
+  queries = jax.lax.stop_gradient(unit(queries))
+  similarities = queries @ queue.T
+  if where is not None:
+    similarities = jnp.where(where, similarities, -2)  # below any cosine
+  _, hardest = jax.lax.top_k(similarities, num_hardest)
+
+  def of_query(key, query, rows):
+    first, second, alpha, gamma, third = jax.random.split(key, 5)
+
+    def draw(key, number):
+      return queue[jax.random.choice(key, rows, (number,))]
+
+    def mix(share, x, y):
+      return share[:, None] * x + (1 - share)[:, None] * y
+
+    alphas = jax.random.uniform(alpha, (num_mixed,))
+    mixed = mix(alphas, draw(first, num_mixed), draw(second, num_mixed))
+    gammas = jax.random.uniform(gamma, (num_with_query,), maxval=0.5)
+    with_query = mix(gammas, query[None, :], draw(third, num_with_query))
+    return unit(jnp.concatenate([mixed, with_query]))
+
+  return jax.vmap(of_query)(keys, queries, hardest)
+
+
 def average(old: Any, new: Any, decay: ArrayLike) -> Any:
   r"""The moving average :math:`m\,\theta_{old} + (1 - m)\,\theta_{new}`.
 

@@ -224,6 +224,13 @@ class LimitsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ({'moco.queue_size': 64}, 'config.moco.queue_size must be at least'),
+      ({'mochi.num_hardest': 9}, 'give it and one of these, or none'),
+      ({'mochi.num_with_query': 9}, 'give it and one of these, or none'),
+      (
+          {'mochi.num_hardest': 2**17, 'mochi.num_mixed': 1},
+          'must not exceed config.moco.queue_size',
+      ),
+      ({'task': 'simclr', 'mochi.num_hardest': 9}, "needs config.task='moco'"),
       ({'data.true_label_positives': True}, "needs config.task='simclr'"),
       ({'loss.supervised_negatives': True}, "needs config.task='simclr'"),
       ({'model.cross_device_bn': True, 'model.bn_splits': 2}, 'choose one'),

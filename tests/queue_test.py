@@ -51,6 +51,29 @@ class MocoLossTest(testing.LossTest):
             grad, np.array(expected_grad), 2e-5, unit=1e-6
         )
 
+  @parameterized.product(masked=(False, True), block_size=(None, 4))
+  def test_extra_negatives_of_each_query(self, masked, block_size):
+    queries, keys = testing.views(5, 3)
+    queue = testing.normal(11, 3, seed=7)
+    extra = np.stack([testing.normal(4, 3, seed=20 + i) for i in range(5)])
+    knobs = {'temperature': 0.2, 'beta': 1.0, 'tau_plus': 0.1, 'extra': extra}
+    if masked:
+      knobs['where'] = np.random.default_rng(0).random((5, 11)) < 0.7
+    values, grad = self._value_and_grad(
+        queries, keys, queue, block_size=block_size, **knobs
+    )
+    expected, expected_grad = reference.moco(queries, keys, queue, **knobs)
+    self.assert_close(values, expected, 2e-5)
+    self.assert_same_gradient(grad, np.array(expected_grad), 2e-5, unit=1e-6)
+
+  @parameterized.parameters(((4, 2, 3),), ((5, 2, 2),), ((5, 0, 3),), ((5, 3),))
+  def test_extra_negatives_must_fit(self, shape):
+    queries, keys = testing.views(5, 3)
+    with self.assertRaisesRegex(ValueError, r'extra must have .*\[5, n, 3\]'):
+      losses.moco_loss(
+          queries, keys, testing.normal(11, 3), extra=np.ones(shape, np.float32)
+      )
+
   @parameterized.parameters(None, 2)
   def test_golden_values(self, block_size):
     cosines = np.float32([0.5, 0.0, -0.5, 0.1])

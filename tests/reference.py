@@ -202,17 +202,25 @@ def in_batch(
 
 def moco(
     queries, keys, queue, *, temperature, beta, tau_plus, floor='sphere',
-    where=None, m=math,
+    where=None, extra=None, m=math,
 ):  # fmt: skip
   """(loss per query, gradient of their mean in the queries)."""
   batch, length = len(queries), len(queue)
   rows = numbers(queries, m) + numbers(keys, m) + numbers(queue, m)
+  own = 0 if extra is None else len(extra[0])
+  for i in range(batch if own else 0):
+    rows += numbers(extra[i], m)
   units = [unit(row, m) for row in rows]
   if where is None:
     where = np.ones((batch, length), bool)
   where = np.broadcast_to(where, (batch, length))
   triples = [
-      (i, batch + i, [2 * batch + j for j in range(length) if where[i, j]])
+      (
+          i,
+          batch + i,
+          [2 * batch + j for j in range(length) if where[i, j]]
+          + [2 * batch + length + own * i + j for j in range(own)],
+      )
       for i in range(batch)
   ]
   losses, grad = _contrast(

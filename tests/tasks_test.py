@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
+from hcl_jax.tasks import moco
 from hcl_jax.tasks import task as task_lib
 from tests import tiny
 
@@ -146,6 +147,24 @@ class MocoTest(parameterized.TestCase):
         hcl_jax.moco_loss(q, k, state.queue.keys, beta=0.2),
         rtol=1e-6,
     )
+
+  def test_mixed_keys_are_further_negatives_after_the_warmup(self):
+    batch = tiny.batch(_ROWS)
+    mixing = moco.Mixing(4, 3, 2, warmup_steps=5)
+    task = tiny.moco_task(axis_name=None, mixing=mixing)
+    _, (q, k, mixed), state = _embed(task, batch)
+    self.assertEqual(mixed.shape, (_ROWS, 5, 4))
+    _, (same, _), _ = _embed(tiny.moco_task(axis_name=None), batch)
+    np.testing.assert_allclose(q, same, rtol=1e-6)
+    where = task._negatives(state, batch)
+    for step, extra in ((4, None), (5, mixed)):
+      np.testing.assert_allclose(
+          task.loss((q, k, mixed), state, batch, jnp.int32(step)),
+          hcl_jax.moco_loss(
+              q, k, state.queue.keys, beta=0.2, where=where, extra=extra
+          ),
+          rtol=1e-6,
+      )
 
   def test_update_averages_the_encoder_and_queues_the_keys(self):
     batch = tiny.batch(_ROWS)

@@ -23,6 +23,7 @@ def moco_loss(
     tau_plus: ArrayLike = 0.0,
     floor: str = 'sphere',
     where: jax.Array | None = None,
+    extra: jax.Array | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
@@ -45,6 +46,8 @@ def moco_loss(
       queue that is not full yet (dropped rows may hold anything, NaN
       included) and for keys of the query's own image, which a large beta
       would single out: ``queue_index[None, :] != index[:, None]``.
+    extra: further negatives of each query, ``[batch, n, dim]``, such as
+      :func:`hcl_jax.momentum.mix_hardest` makes. They always count.
     block_size: queries and keys of a similarity tile, so that the
       ``[batch, K]`` matrix is never held. None: chosen by size.
     stop_gradient_weights: treat the tilting weights as constants.
@@ -80,11 +83,14 @@ def moco_loss(
   if where is not None:
     where = jnp.atleast_2d(_arguments.mask('where', where, shape))
     where = jnp.broadcast_to(where, (where.shape[0], shape[1]))
+  if extra is not None:
+    extra = _read_extra(extra, queries)
   return _moco_loss(
       queries,
       keys,
       queue,
       where,
+      extra,
       scale,
       beta,
       tau_plus,
@@ -98,19 +104,30 @@ def moco_loss(
     jax.jit, static_argnames=('floor', 'block_size', 'stop_gradient_weights')
 )
 def _moco_loss(
-    queries, keys, queue, where, scale, beta, tau_plus, *, floor, block_size,
-    stop_gradient_weights,
+    queries, keys, queue, where, extra, scale, beta, tau_plus, *, floor,
+    block_size, stop_gradient_weights,
 ):  # fmt: skip
   if where is not None:
     # A key that nobody counts must not reach a product: 0 * NaN is NaN.
     queue = jnp.where(jnp.any(where, axis=0)[:, None], queue, 0)
   queries, keys, queue = map(_cosine.normalize, (queries, keys, queue))
+  own = None
+  if extra is not None:
+    own = _cosine.inner_products(
+        queries[:, None, :], _cosine.normalize(extra)
+    ).squeeze(1)
   block = _blockwise.choose_block(
       queries.shape[0], queue.shape[0], block_size
   )
   if block is None:
+    cosines = _cosine.inner_products(queries, queue)
+    if own is not None:
+      cosines = jnp.concatenate([cosines, own], axis=1)
+      if where is not None:
+        always = ((0, 0), (0, own.shape[1]))
+        where = jnp.pad(where, always, constant_values=True)
     negatives = _nce.dense_negatives(
-        _cosine.inner_products(queries, queue),
+        cosines,
         scale,
         beta,
         where,
@@ -124,6 +141,7 @@ def _moco_loss(
         beta=beta,
         block=block,
         where=where,
+        own=own,
         stop_gradient_weights=stop_gradient_weights,
     )
   return _nce.cosine_nce(
@@ -133,3 +151,15 @@ def _moco_loss(
       tau_plus=tau_plus,
       floor=floor,
   )
+
+
+def _read_extra(extra, queries):
+  extra = _arguments.floats('extra', extra)
+  _arguments.same_dtype('queries', queries, 'extra', extra)
+  batch, dim = queries.shape
+  if extra.ndim != 3 or extra.shape[::2] != (batch, dim) or not extra.size:
+    raise ValueError(
+        f'extra must have shape [{batch}, n, {dim}] with n >= 1 beside queries '
+        f'of shape {queries.shape}; got {extra.shape}.'
+    )
+  return extra

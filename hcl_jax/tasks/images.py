@@ -45,6 +45,7 @@ def create(
         beta,
         embedding_dim=config.model.embedding_dim,
         loss_knobs=knobs,
+        mixing=_mixing(config.mochi, steps_per_epoch),
         axis_name=axis_name,
         **config.moco,
     )
@@ -71,6 +72,18 @@ def create_encoder(
       module=models.create(bn_axis_name=axis_name if across else None, **knobs),
       augment=_augmentation(config.augment),
       normalize=normalize,
+  )
+
+
+def _mixing(config, steps_per_epoch):
+  """MoCHi's knobs, or None where no key is mixed."""
+  if not config.num_hardest:
+    return None
+  return moco.Mixing(
+      num_hardest=config.num_hardest,
+      num_mixed=config.num_mixed,
+      num_with_query=config.num_with_query,
+      warmup_steps=round(config.warmup_epochs * steps_per_epoch),
   )
 
 

@@ -2,6 +2,7 @@
 """MoCo-v2: a momentum encoder of keys, negatives from a queue of past keys."""
 
 import dataclasses
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -12,6 +13,22 @@ import hcl_jax
 from hcl_jax import momentum
 from hcl_jax.tasks import image_encoder
 from hcl_jax.tasks import task
+
+
+class Mixing(NamedTuple):
+  """MoCHi's knobs, see :func:`hcl_jax.momentum.mix_hardest`.
+
+  Attributes:
+    num_hardest: N, how many of the nearest keys are mixed.
+    num_mixed: s, mixtures of two of them.
+    num_with_query: s', mixtures of one and the query.
+    warmup_steps: the first so many steps are without.
+  """
+
+  num_hardest: int
+  num_mixed: int
+  num_with_query: int
+  warmup_steps: int = 0
 
 
 class State(NamedTuple):
@@ -40,6 +57,7 @@ class MoCo:
     momentum: m.
     mask_own_image: drop older keys of the query's own image.
     shuffle: whether keys are shuffled.
+    mixing: synthetic negatives as of MoCHi, or None.
     loss_knobs: further knobs of :func:`hcl_jax.moco_loss` by name.
     axis_name: mapped axis of devices, or None.
   """
@@ -51,6 +69,7 @@ class MoCo:
   momentum: float = 0.999
   mask_own_image: bool = True
   shuffle: bool = True
+  mixing: Mixing | None = None
   loss_knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
   axis_name: str | None = task.AXIS
 
@@ -66,14 +85,34 @@ class MoCo:
 
   def embed(self, params, state, batch, key, rows):
     view_key, shuffle_key = jax.random.split(key)
-    keys = task.row_keys(view_key, rows, 2)
+    keys = task.row_keys(view_key, rows, 2 if self.mixing is None else 3)
     views = [self.encoder.augment(keys[:, i], batch['image']) for i in (0, 1)]
     q, stats = self.encoder.embed(params, state.stats, views[0])
     k, key_stats = self._embed_keys(state, views[1], shuffle_key)
     stats, key_stats = image_encoder.across_devices(
         (stats, key_stats), self.axis_name
     )
-    return (q, k), state._replace(stats=stats, key_stats=key_stats)
+    embeddings = q, k
+    if self.mixing is not None:
+      embeddings += (self._mix(state, q, batch, keys[:, 2]),)
+    return embeddings, state._replace(stats=stats, key_stats=key_stats)
+
+  def _mix(self, state, q, batch, keys):
+    return momentum.mix_hardest(
+        keys,
+        q.astype(state.queue.keys.dtype),
+        state.queue.keys,
+        num_hardest=self.mixing.num_hardest,
+        num_mixed=self.mixing.num_mixed,
+        num_with_query=self.mixing.num_with_query,
+        where=self._negatives(state, batch),
+    ).astype(q.dtype)
+
+  def _negatives(self, state, batch):
+    """Keys of other images, or None for all keys."""
+    if not self.mask_own_image:
+      return None
+    return momentum.of_other_images(state.queue, batch['index'])
 
   def _embed_keys(self, state, views, shuffle_key):
     if not self.shuffle:
@@ -100,16 +139,20 @@ class MoCo:
     return jax.lax.dynamic_slice_in_dim(x, start, rows)
 
   def loss(self, embeddings, state, batch, step):
-    where = None
-    if self.mask_own_image:
-      where = momentum.of_other_images(state.queue, batch['index'])
-    return hcl_jax.moco_loss(
-        *embeddings,
+    q, k, *synthetic = embeddings
+    loss = functools.partial(
+        hcl_jax.moco_loss,
+        q,
+        k,
         state.queue.keys,
         beta=self.beta(step),
-        where=where,
+        where=self._negatives(state, batch),
         **self.loss_knobs,
     )
+    if not synthetic:
+      return loss()
+    mixes = step >= self.mixing.warmup_steps
+    return jnp.where(mixes, loss(extra=synthetic[0]), loss())
 
   def update(self, params, state, embeddings, batch):
     keys, index = self._gather(embeddings[1]), self._gather(batch['index'])

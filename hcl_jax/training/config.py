@@ -72,6 +72,12 @@ def image_config() -> ml_collections.ConfigDict:
           'shuffle': True,
           'mask_own_image': True,
       },
+      'mochi': {  # synthetic negatives of moco: MoCHi's N, s and s'
+          'num_hardest': 0,  # 0: none
+          'num_mixed': 0,
+          'num_with_query': 0,
+          'warmup_epochs': 0.0,
+      },
       'optimizer': _optimizer(weight_decay=1e-6),
       'train': {
           'epochs': 400,

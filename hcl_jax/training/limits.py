@@ -72,6 +72,7 @@ def _check_images_together(config):
         f'config.moco.queue_size must be at least config.data.batch_size, got '
         f'{config.moco.queue_size} and {size}.'
     )
+  _check_mixing(config)
   for field in ('data.true_label_positives', 'loss.supervised_negatives'):
     if config.task == 'moco' and _get(config, field):
       raise ValueError(f"config.{field} needs config.task='simclr'.")
@@ -79,6 +80,23 @@ def _check_images_together(config):
     raise ValueError(
         'config.model.cross_device_bn joins the statistics of devices and '
         'config.model.bn_splits divides those of one; choose one.'
+    )
+
+
+def _check_mixing(config):
+  mochi = config.mochi
+  if mochi.num_hardest and config.task != 'moco':
+    raise ValueError("config.mochi.num_hardest needs config.task='moco'.")
+  if mochi.num_hardest > config.moco.queue_size:
+    raise ValueError(
+        'config.mochi.num_hardest must not exceed config.moco.queue_size, got '
+        f'{mochi.num_hardest} and {config.moco.queue_size}.'
+    )
+  if bool(mochi.num_hardest) != bool(mochi.num_mixed + mochi.num_with_query):
+    raise ValueError(
+        'config.mochi.num_hardest is what config.mochi.num_mixed and '
+        'num_with_query are made of: give it and one of these, or none; got '
+        f'{mochi.num_hardest}, {mochi.num_mixed} and {mochi.num_with_query}.'
     )
 
 
@@ -292,6 +310,10 @@ _IMAGE_CONDITIONS = {
     'loss.block_size': _NONE_OR_COUNT,
     'moco.queue_size': _COUNT,
     'moco.momentum': _PROBABILITY,
+    'mochi.num_hardest': _NONE_OR_COUNT,
+    'mochi.num_mixed': _NONE_OR_COUNT,
+    'mochi.num_with_query': _NONE_OR_COUNT,
+    'mochi.warmup_epochs': _NON_NEGATIVE,
     'train.microbatch_size': _NONE_OR_COUNT,
     'evaluate.knn_every_epochs': _NONE_OR_COUNT,
     'evaluate.protocols': _all_among(*PROTOCOLS),
