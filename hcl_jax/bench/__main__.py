@@ -5,6 +5,7 @@ from hcl_jax import command
 from hcl_jax.bench import augment
 from hcl_jax.bench import graph
 from hcl_jax.bench import loss
+from hcl_jax.bench import scale
 from hcl_jax.bench import sweep
 from hcl_jax.bench import text
 from hcl_jax.bench import train
@@ -13,6 +14,7 @@ _COMMANDS = {
     'augment': augment.command,
     'graph': graph.command,
     'loss': loss.command,
+    'scale': scale.command,
     'sweep': sweep.command,
     'text': text.command,
     'train': train.command,
