@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
 def read_config(workdir: pathlib.Path):
   """The configuration of the run, with the protocols asked for."""
   config = workdir_lib.load_config(workdir)
-  config_lib.fill_evaluation(config)
+  config_lib.fill_defaults(config)
   asked = _PROTOCOL.value
   config.evaluate.protocols = tuple(
       config_lib.final_protocols(config) if asked is None else asked

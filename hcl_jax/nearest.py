@@ -59,7 +59,7 @@ def open_finder(workdir: pathlib.Path) -> nearest.Finder:
         f"--workdir must be a run with config.task='quick_thoughts', got one "
         f'with {config.task!r}.'
     )
-  config_lib.fill_evaluation(config)
+  config_lib.fill_defaults(config)
   config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value

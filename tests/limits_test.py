@@ -269,5 +269,17 @@ class LimitsTest(parameterized.TestCase):
       limits.check_labels(config, labels)
 
 
+class OlderRunsTest(absltest.TestCase):
+
+  def test_what_is_missing_gets_its_default_and_nothing_else(self):
+    config = config_lib.image_config()
+    config.loss.beta = 3.0
+    expected = config.to_dict()
+    del config.mochi
+    del config.evaluate.linear_seeds
+    config_lib.fill_defaults(config)
+    self.assertEqual(config.to_dict(), expected)
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -254,7 +254,7 @@ class SentenceTasksTest(SentenceTest):
     config = _config()
     del config.evaluate.tasks, config.evaluate.tasks_dir
     config.evaluate.batch_size = 7
-    config_lib.fill_evaluation(config)
+    config_lib.fill_defaults(config)
     self.assertEqual(config.evaluate.batch_size, 7)
     self.assertLen(config.evaluate.tasks, 6)
     self.assertEmpty(experiment_lib.prepare(config).tasks)

@@ -268,11 +268,21 @@ def final_protocols(config: ml_collections.ConfigDict) -> tuple[str, ...]:
   return protocols
 
 
-def fill_evaluation(config: ml_collections.ConfigDict) -> None:
-  """Gives ``evaluate`` of an older run the fields that it was made without."""
+def fill_defaults(config: ml_collections.ConfigDict) -> None:
+  """Gives the configuration of an older run the fields it was made without.
+
+  The default of a new field says what runs were before there was one.
+  """
   if config.task in _DEFAULTS:
-    defaults = _DEFAULTS[config.task]().evaluate
-    config.evaluate = {**defaults, **config.evaluate}
+    _fill(config, _DEFAULTS[config.task]())
+
+
+def _fill(config, defaults):
+  for name, value in defaults.items():
+    if name not in config:
+      config[name] = value
+    elif isinstance(value, ml_collections.ConfigDict):
+      _fill(config[name], value)
 
 
 def set_variant(config: ml_collections.ConfigDict, variant: str) -> None:

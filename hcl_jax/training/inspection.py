@@ -135,6 +135,7 @@ def inspect(
   """
   workdir = pathlib.Path(workdir)
   config = workdir_lib.load_config(workdir)
+  config_lib.fill_defaults(config)
   if data_dir is not None:
     config.data.dir = data_dir
   with loop.open_checkpoints(workdir, config) as checkpoints:
