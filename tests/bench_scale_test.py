@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import hcl_jax
 from hcl_jax.bench import program
 from hcl_jax.bench import scale
 
@@ -131,6 +132,14 @@ class ScaleTest(parameterized.TestCase):
     )
     self.assertLess(large['temporary'], 20 * small['temporary'])
     self.assertAlmostEqual(large['flops'] / (16 * 2.0**32 * 16), 1, delta=0.02)
+
+  def test_no_list_grows_with_the_number_of_tiles(self):
+    def text(pairs):
+      z = jax.ShapeDtypeStruct((pairs, 16), jnp.float32)
+      loss = lambda z1, z2: hcl_jax.simclr_loss(z1, z2).mean()  # noqa: E731
+      return jax.jit(jax.grad(loss)).lower(z, z).as_text()
+
+    self.assertLess(len(text(2**16)), 1.1 * len(text(2**12)))
 
   def test_what_does_not_fit_has_no_time(self):
     rows = [{'pairs': 9, 'temporary': 1.0, 'held': 2.0, 'flops': 1e12,

@@ -159,7 +159,7 @@ def _gram_tiles(z, ids, walk):
   k = blocks.shape[0]
   row = np.arange(block)
   pair = row[:, None] == (row ^ 1)[None, :]
-  pairs = tuple(x.astype(np.int32) for x in np.triu_indices(k, 1))
+  pairs = _tiles.pairs_of_blocks(k)
 
   def keep(i, j):
     differ = id_blocks[i][:, None] != id_blocks[j][None, :]
@@ -190,10 +190,10 @@ def _gram_fwd(z, ids, scale, beta, walk):
     row, column = _tiles.fold_tile(
         (folds[i], folds[j]), c, off_keep(i, j), scale, beta, axes=(1, 0)
     )
-    return folds.at[i].set(row).at[j].set(column), None
+    return folds.at[i].set(row).at[j].set(column)
 
   _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
-  folds, _ = lax.scan(off, folds, pairs)
+  folds = _tiles.visit(off, folds, *pairs)
   folds = _tilting.Fold(*(_tiles.unblock(folds[:, k], n) for k in range(5)))
   log_mean = _tilting.log_mean(*folds[2:])
   outputs = folds.peak, log_mean, folds.count, _tiles.unblock(positive, n)
@@ -242,12 +242,12 @@ def _gram_bwd(walk, residuals, cotangents):
     rows = rows.at[i].add(_cosine.product(pull, blocks[j]))
     # Kept transposed: XLA:CPU is twice as slow with a transposed left factor.
     columns = columns.at[j].add(_cosine.product(transposed[i], pull))
-    return (sums, rows, columns), None
+    return sums, rows, columns
 
   sums = [_devices.varying_as(jnp.zeros_like(x), z) for x in (scale, beta)]
   sums, rows = lax.scan(diagonal, sums, jnp.arange(blocks.shape[0]))
   columns = _devices.varying_as(jnp.zeros_like(transposed), z)
-  (sums, rows, columns), _ = lax.scan(off, (sums, rows, columns), pairs)
+  sums, rows, columns = _tiles.visit(off, (sums, rows, columns), *pairs)
   to_z = _tiles.unblock(rows + jnp.swapaxes(columns, 1, 2), n)
   to_scale = sums[0] + jnp.sum(pull * (1 - peak))
   return to_z, None, to_scale, sums[1]
@@ -264,11 +264,12 @@ def _columns(rows, columns, own, row_ids, column_ids, where, scale, beta, walk):
 
 
 class _ColumnTiles(NamedTuple):
-  """Blocks of rows and columns, every pair of them, and a tile's mask."""
+  """Blocks of rows and columns, all tiles of them, and a tile's mask."""
 
   rows: jax.Array
   visiting: tuple[jax.Array, jax.Array | None]  # blocks of columns, their ids
-  pairs: tuple[np.ndarray, np.ndarray]
+  number: int
+  place: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
   keep: Callable[..., jax.Array | None]
 
 
@@ -278,7 +279,6 @@ def _column_tiles(rows, columns, row_ids, column_ids, where, walk):
   row_blocks = _tiles.blocks(rows, row_block)
   column_blocks = _tiles.blocks(columns, block)
   k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
-  grid = np.indices((k_rows, k_columns), dtype=np.int32)
   index = jnp.arange(k_columns * block).reshape(k_columns, block)
   if walk.masked:
     with_id = column_ids.shape[0]
@@ -309,7 +309,8 @@ def _column_tiles(rows, columns, row_ids, column_ids, where, walk):
   return _ColumnTiles(
       row_blocks,
       (column_blocks, column_ids),
-      (grid[0].ravel(), grid[1].ravel()),
+      k_rows * k_columns,
+      lambda t: (t // k_columns, t % k_columns),
       keep,
   )
 
@@ -327,13 +328,12 @@ def _columns_fwd(
     (fold,) = _tiles.fold_tile(
         (folds[i],), c, tiles.keep(i, j, ids), scale, beta
     )
-    return folds.at[i].set(fold), None
+    return folds.at[i].set(fold)
 
   def hop(carry, _):
     visiting, folds = carry
-    folds, _ = lax.scan(
-        functools.partial(tile, visiting), folds, tiles.pairs
-    )
+    step = functools.partial(tile, visiting)
+    folds = _tiles.visit(step, folds, tiles.number, tiles.place)
     return (_devices.pass_on(visiting, walk.axis_name), folds), None
 
   empty = jnp.swapaxes(_tiles.nothing(shape, rows), 0, 1)
@@ -379,14 +379,15 @@ def _columns_bwd(walk, residuals, cotangents):
     sums = [s + x for s, x in zip(sums, knobs, strict=True)]
     to_rows = to_rows.at[i].add(_cosine.product(t, blocks[j]))
     to_columns = to_columns.at[j].add(_cosine.product(transposed[i], t))
-    return (sums, to_rows, to_columns), None
+    return sums, to_rows, to_columns
 
   def hop(carry, _):
     visiting, sums, to_rows, to_columns = carry
-    (sums, to_rows, to_columns), _ = lax.scan(
+    sums, to_rows, to_columns = _tiles.visit(
         functools.partial(tile, visiting),
         (sums, to_rows, to_columns),
-        tiles.pairs,
+        tiles.number,
+        tiles.place,
     )
     visiting, to_columns = _devices.pass_on(
         (visiting, to_columns), walk.axis_name

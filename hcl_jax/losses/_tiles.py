@@ -45,6 +45,44 @@ class Side(NamedTuple):
     return jnp.stack(padded, axis=1)
 
 
+def visit(step, carry, number, place):
+  """Takes a step at each of so many tiles.
+
+  Args:
+    step: ``(carry, (i, j)) -> carry``.
+    carry: what the first step begins with.
+    number: of tiles.
+    place: the blocks i and j of tile t. A list of them would grow with the
+      square of the batch.
+
+  Returns:
+    What the last step ends with.
+  """
+
+  def next_tile(state, _):
+    t, carry = state
+    return (t + 1, step(carry, place(t))), None
+
+  start = jnp.zeros((), jnp.int32), carry
+  (_, carry), _ = lax.scan(next_tile, start, None, length=number)
+  return carry
+
+
+def pairs_of_blocks(k):
+  """How many pairs of k blocks there are, and which blocks pair t has.
+
+  Pair t has the blocks i and i + s, modulo k: each pair of blocks is that far
+  apart in one direction or the other, and the last s of an even k, k / 2, in
+  both, so only half of its pairs are visited.
+  """
+
+  def place(t):
+    i = t % k
+    return i, (i + t // k + 1) % k
+
+  return k * (k - 1) // 2, place
+
+
 def _is_bounded(scale, beta):
   return (beta <= _MAX_BETA) & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
 
