@@ -140,7 +140,7 @@ def analyze_runs(
   from hcl_jax.training import inspection
   from hcl_jax.training import run_report
 
-  runs = single_runs(workdirs)
+  runs = inspection.single_runs(workdirs)
   inspections = []
   for name, workdir in runs.items():
     print(f'{name}: {workdir}', flush=True)
@@ -156,28 +156,6 @@ def analyze_runs(
   )
   reporting.write_text(output / 'report.html', page)
   print(reporting.score_table({x.name: x.scores() for x in inspections}))
-
-
-def single_runs(workdirs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
-  """Directories of runs by name, those of a comparison one by one."""
-  runs = {}
-  for workdir in workdirs:
-    variants = workdir_lib.load_config(workdir).get('compare')
-    if variants:
-      runs |= {_name(runs, workdir / x): workdir / x for x in variants}
-    else:
-      runs[_name(runs, workdir)] = workdir
-  return runs
-
-
-def _name(taken, workdir):
-  """As short as it can be told from the others."""
-  parts = workdir.resolve().parts
-  for depth in range(1, len(parts)):
-    name = '/'.join(parts[-depth:])
-    if name not in taken:
-      return name
-  raise ValueError(f'--workdir has {workdir} twice.')
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 """What a run has learned, as arrays to look at."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import os
 import pathlib
 from typing import Any
@@ -157,6 +158,25 @@ def inspect(
   )
 
 
+def single_runs(
+    workdirs: Sequence[str | os.PathLike],
+) -> dict[str, pathlib.Path]:
+  """Directories of runs by name, those of a comparison one by one.
+
+  Args:
+    workdirs: of runs, or of comparisons of variants.
+
+  Returns:
+    The directories; names are as short as they can be told apart.
+  """
+  runs = {}
+  for workdir in map(pathlib.Path, workdirs):
+    variants = workdir_lib.load_config(workdir).get('compare')
+    for run in [workdir / x for x in variants] if variants else [workdir]:
+      runs[_name(runs, run)] = run
+  return runs
+
+
 def sample_images(
     experiment: experiment_lib.Experiment, state: state_lib.TrainState
 ) -> Sample:
@@ -262,6 +282,16 @@ def sample_sentences(
       item_names=None,
       negatives=Negatives(None, scores, where, rows, rows),
   )
+
+
+def _name(taken, workdir):
+  """As short as it can be told from the others."""
+  parts = workdir.resolve().parts
+  for depth in range(1, len(parts)):
+    name = '/'.join(parts[-depth:])
+    if name not in taken:
+      return name
+  raise ValueError(f'--workdir has {workdir} twice.')
 
 
 def _compile(
