@@ -140,7 +140,7 @@ def analyze_runs(
   from hcl_jax.training import inspection
   from hcl_jax.training import run_report
 
-  runs = single_runs(workdirs)
+  runs = inspection.single_runs(workdirs)
   inspections = []
   for name, workdir in runs.items():
     print(f'{name}: {workdir}', flush=True)
@@ -156,27 +156,6 @@ def analyze_runs(
   )
   reporting.write_text(output / 'report.html', page)
   print(reporting.score_table({x.name: x.scores() for x in inspections}))
-
-
-def single_runs(workdirs: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
-  """Directories of runs by name, those of a comparison one by one."""
-  paths = []
-  for workdir in workdirs:
-    variants = workdir_lib.load_config(workdir).get('compare')
-    paths += [workdir / x for x in variants] if variants else [workdir]
-  runs = {}
-  for path in paths:
-    if path in runs.values():
-      raise ValueError(f'--workdir has {path} twice.')
-    runs[_name(path, runs)] = path
-  return runs
-
-
-def _name(path, taken):
-  """The end of the path, as short as it can be told from the others."""
-  parts = path.resolve().parts
-  ends = ('/'.join(parts[-depth:]) for depth in range(1, len(parts) + 1))
-  return next(name for name in ends if name not in taken)
 
 
 if __name__ == '__main__':

@@ -157,6 +157,19 @@ class PreparedTest(absltest.TestCase):
     self.assertLen(experiment.graphs, 2)
     self.assertEqual(experiment.total_steps, 200)
 
+  def test_graphs_at_hand(self):
+    config = config_lib.graph_config()
+    config.data.name, config.data.batch_size = 'mine', 8
+    graphs = tu.random_graphs()
+    experiment = graph_experiment.from_graphs(config, graphs)
+    self.assertEqual(experiment.total_steps, 3 * 200)
+    # Nodes that are embedded alike share a row.
+    batch = experiment.epoch[0]
+    self.assertLess((batch.node_counts > 0).sum(), batch.node_counts.sum())
+    config.loss.beta = -1.0
+    with self.assertRaisesRegex(ValueError, 'loss.beta'):
+      graph_experiment.from_graphs(config, graphs)
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -8,7 +8,6 @@ from absl.testing import parameterized
 import numpy as np
 import optax
 
-from hcl_jax import analyze
 from hcl_jax import data
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
@@ -247,20 +246,20 @@ class NamesTest(looping.LoopTest):
       (root / folder).mkdir(parents=True)
     config = config_lib.image_config()
     with mock.patch.object(
-        analyze.workdir_lib, 'load_config', lambda _: config
+        inspection.workdir_lib, 'load_config', lambda _: config
     ):
-      runs = analyze.single_runs([root / x for x in ('a/run', 'b/run', 'c')])
+      runs = inspection.single_runs([root / x for x in ('a/run', 'b/run', 'c')])
       self.assertEqual(list(runs), ['run', 'b/run', 'c'])
       with self.assertRaisesRegex(ValueError, '--workdir has .* twice'):
-        analyze.single_runs([root / 'c', root / 'c'])
+        inspection.single_runs([root / 'c', root / 'c'])
 
   def test_a_comparison_is_several_runs(self):
     config = config_lib.image_config()
     config.compare = ('standard', 'hard')
     with mock.patch.object(
-        analyze.workdir_lib, 'load_config', lambda _: config
+        inspection.workdir_lib, 'load_config', lambda _: config
     ):
-      runs = analyze.single_runs([self.workdir()])
+      runs = inspection.single_runs([self.workdir()])
     self.assertEqual(list(runs), ['standard', 'hard'])
 
 

@@ -107,6 +107,12 @@ class PageTest(parameterized.TestCase):
     self.assertIn('Here', page)
     self.assertNotIn('Gone', page)
 
+  def test_a_page_in_a_frame_is_escaped(self):
+    page = report.page(_NASTY, '', [])
+    frame = report.frame(page, height=300)
+    self.assertEqual(_Tags(frame).counts, {'div': 1, 'iframe': 1})
+    self.assertIn('height:300px', frame)
+
   def test_bold_cells(self):
     table = report.table(['a'], [['**1.5**'], ['2 ** 3']])
     self.assertIn('<td><b>1.5</b></td>', table)
@@ -179,14 +185,14 @@ class DrawingsTest(absltest.TestCase):
   def test_pictures(self):
     lone = analysis.graph_picture(1, [], [], size=32)
     self.assertEqual((lone.shape, lone.dtype), ((32, 32, 3), np.uint8))
-    self.assertLess(lone[16, 16, 2], 100)  # the dot
+    self.assertLess(lone[16, 16, 0], 100)  # the dot
     np.testing.assert_array_equal(lone[0, 0], 255)
     two_parts = analysis.graph_picture(4, [0, 2], [1, 3])
     self.assertLess(two_parts.mean(), 255)
 
   def test_large_graphs_are_drawn_around_their_centre(self):
     star = analysis.graph_picture(500, np.zeros(499, int), np.arange(1, 500))
-    self.assertLess(star[32, 32, 2], 200)
+    self.assertLess(star[32, 32, 0], 200)
 
 
 class BrowserTest(absltest.TestCase):
@@ -250,6 +256,18 @@ class BrowserTest(absltest.TestCase):
     same = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0])[run.where[2]] == 0
     self.assertEqual(shown['same'], f'{100 * weights[same].sum():.1f} %')
     self.assertEqual(dom.count('<i '), 8)  # a bar for each negative
+
+  def test_the_panel_works_in_a_frame(self):
+    # What the frame shows is not in the DOM of the page around it.
+    script = '''
+      onload = () => {
+        const inside = document.querySelector('iframe').contentDocument;
+        document.title = inside.querySelector('[data-role="number"]').innerText;
+      };
+    '''
+    framed = report.frame(_panel_page(), height=300)
+    _, dom = self._open(f'<html><body>{framed}</body></html>', script)
+    self.assertRegex(dom, r'<title>\d\.\d of 8</title>')
 
   def test_it_begins_with_the_values_of_the_run(self):
     shown, _ = self._open(_panel_page())

@@ -7,7 +7,8 @@ import numpy as np
 
 _MAX_NODES = 100
 _ROUNDS = 60
-_INK, _LINE, _PAPER = (213, 94, 0), (120, 120, 120), (255, 255, 255)
+# Blue, as frames around pictures are orange.
+_INK, _LINE, _PAPER = (0, 114, 178), (90, 90, 90), (255, 255, 255)
 _OVERSAMPLING = 3
 
 
@@ -88,13 +89,13 @@ def graph_picture(
   places = stress_layout(distances)
   wide = size * _OVERSAMPLING
   reach = np.abs(places).max() or 1
-  radius = wide * float(np.clip(0.2 / np.sqrt(len(places)), 0.01, 0.05))
+  radius = wide * float(np.clip(0.14 / np.sqrt(len(places)), 0.01, 0.05))
   places = wide / 2 + places / reach * (wide / 2 - 1.5 * radius)
   picture = Image.new('RGB', (wide, wide), _PAPER)
   pen = ImageDraw.Draw(picture)
   for u, v in zip(*matrix.nonzero(), strict=True):
     ends = (*places[u], *places[v])
-    pen.line(ends, fill=_LINE, width=max(round(radius / 3), 1))
+    pen.line(ends, fill=_LINE, width=max(round(radius / 2), 1))
   for x, y in places:
     box = x - radius, y - radius, x + radius, y + radius
     pen.ellipse(box, fill=_INK)

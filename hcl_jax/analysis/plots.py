@@ -639,7 +639,7 @@ def _annotate_line(axes, height, text, *, below=False):
       text,
       (1, height),
       xycoords=('axes fraction', 'data'),
-      xytext=(0, -3 if below else 3),
+      xytext=(-4, -3 if below else 3),
       textcoords='offset points',
       ha='right',
       va='top' if below else 'bottom',
@@ -677,7 +677,7 @@ def _read_images(images):
 def _draw_image(axes, image, title, false):
   most = 255 if image.dtype == np.uint8 else 1
   axes.imshow(image, cmap='gray', vmin=0, vmax=most)
-  axes.set_title(title, fontsize=9, pad=2)
+  axes.set_title(title, fontsize=9, pad=3)
   if false:
     axes.set_axis_on()
     axes.grid(visible=False)

@@ -99,6 +99,22 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
   )
 
 
+def frame(document: str, *, height: int) -> str:
+  """A page inside another, such as a notebook, which it cannot disturb.
+
+  Args:
+    document: of :func:`page`.
+    height: in pixels; what is longer scrolls.
+
+  Returns:
+    HTML.
+  """
+  return (
+      f'<div><iframe srcdoc="{html.escape(document, quote=True)}" '
+      f'style="width:100%;height:{height}px;border:0"></iframe></div>'
+  )
+
+
 def paragraph(text: str) -> str:
   """A paragraph of text."""
   return f'<p>{html.escape(text)}</p>'

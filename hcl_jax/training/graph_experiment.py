@@ -142,6 +142,25 @@ def prepare(config: ml_collections.ConfigDict) -> GraphExperiment:
   graphs = data_lib.load_graphs(
       config.data.name, data_dir=config.data.dir or None
   )
+  return from_graphs(config, graphs)
+
+
+def from_graphs(
+    config: ml_collections.ConfigDict, graphs: data_lib.Graphs
+) -> GraphExperiment:
+  """The experiment of a configuration on graphs that are at hand.
+
+  Args:
+    config: its ``data.name`` is only a name.
+    graphs: to train on and to cross-validate on.
+
+  Returns:
+    The experiment.
+
+  Raises:
+    ValueError: a value cannot work; the message names its field.
+  """
+  limits.check(config)
   limits.check_graphs(config, graphs.labels)
   graphs = graphs.coloured(config.model.num_layers)
   epoch = data_lib.GraphBatches(

@@ -2,6 +2,7 @@
 """What a run has learned, as arrays to look at."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import os
 import pathlib
 from typing import Any
@@ -158,6 +159,29 @@ def inspect(
   )
 
 
+def single_runs(
+    workdirs: Sequence[str | os.PathLike],
+) -> dict[str, pathlib.Path]:
+  """Directories of runs by name, those of a comparison one by one.
+
+  Args:
+    workdirs: of runs, or of comparisons of variants.
+
+  Returns:
+    The directories; names are as short as they can be told apart.
+  """
+  paths = []
+  for workdir in map(pathlib.Path, workdirs):
+    variants = workdir_lib.load_config(workdir).get('compare')
+    paths += [workdir / x for x in variants] if variants else [workdir]
+  runs = {}
+  for path in paths:
+    if path in runs.values():
+      raise ValueError(f'--workdir has {path} twice.')
+    runs[_name(path, runs)] = path
+  return runs
+
+
 def sample_images(
     experiment: experiment_lib.Experiment, state: state_lib.TrainState
 ) -> Sample:
@@ -263,6 +287,13 @@ def sample_sentences(
       item_names=None,
       negatives=Negatives(None, scores, where, rows, rows),
   )
+
+
+def _name(path, taken):
+  """The end of the path, as short as it can be told from the others."""
+  parts = path.resolve().parts
+  ends = ('/'.join(parts[-depth:]) for depth in range(1, len(parts) + 1))
+  return next(name for name in ends if name not in taken)
 
 
 def _compile(

@@ -192,18 +192,6 @@ class RunReport:
     ]
 
   def _panel(self):
-    first = self._runs[0].sample
-    alike = [
-        run
-        for run in self._runs
-        if _same_items(run.sample.items, first.items)
-    ]
-    panel = report.beta_panel(
-        [_panel_run(run) for run in alike],
-        items=first.items,
-        names=first.item_names,
-        labels=_item_labels(first),
-    )
     return [
         report.paragraph(
             'The negatives of an anchor among one batch, weighed by '
@@ -211,7 +199,7 @@ class RunReport:
             'and the heaviest negatives are below. With a ✱: false negatives, '
             "which have the anchor's class."
         ),
-        panel,
+        beta_panel(self._runs),
     ]
 
   def _gallery(self):
@@ -258,6 +246,25 @@ class RunReport:
       plots.save(figure, self._output / f'{name}.{kind}')
     svg = (self._output / f'{name}.svg').read_text('utf-8')
     return report.chart(svg, label, caption)
+
+
+def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
+  """The panel in which beta can be dragged.
+
+  Args:
+    runs: those whose batch is that of the first are shown.
+
+  Returns:
+    HTML, as of :func:`hcl_jax.analysis.report.beta_panel`.
+  """
+  first = runs[0].sample
+  alike = [run for run in runs if _same_items(run.sample.items, first.items)]
+  return report.beta_panel(
+      [_panel_run(run) for run in alike],
+      items=first.items,
+      names=first.item_names,
+      labels=_item_labels(first),
+  )
 
 
 def _fields(config) -> dict[str, Any]:
