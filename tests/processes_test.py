@@ -37,6 +37,7 @@ _FIELDS = {
     'evaluate.protocols': ('knn',),
 }
 _HEARTBEAT_SECONDS = 10
+_PATIENCE_SECONDS = 300  # of a machine that has other work
 
 setUpModule = tiny.compile_quickly
 
@@ -105,17 +106,19 @@ class _Pair:
 
   def wait_for_step(self, step):
     """Returns when the step is done and a checkpoint is there."""
-    while True:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < end:
       saved = (self._workdir / 'checkpoints' / '4').is_dir()
       if saved and max(_losses(self._workdir), default=0) >= step:
         return
       if any(p.poll() is not None for p in self.processes):
         self._test.fail(f'ended before step {step}: {self.finish()}')
       time.sleep(0.05)
+    self._test.fail(f'step {step} never came.')
 
   def finish(self):
     """Status, standard output and errors of each."""
-    ends = [p.communicate(timeout=120) for p in self.processes]
+    ends = [p.communicate(timeout=_PATIENCE_SECONDS) for p in self.processes]
     statuses = [p.returncode for p in self.processes]
     return [(x, *end) for x, end in zip(statuses, ends, strict=True)]
 

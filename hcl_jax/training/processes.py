@@ -73,11 +73,6 @@ def stop() -> None:
   jax.distributed.shutdown()
 
 
-def joined() -> bool:
-  """Whether :func:`start` was called."""
-  return jax.distributed.is_initialized()
-
-
 def is_first() -> bool:
   """Whether this is the process that writes."""
   return jax.process_index() == 0
