@@ -30,7 +30,7 @@ class Interruption:
   With several processes all of them must stop at the same step. Then JAX's
   preemption service, which ``jax.distributed.initialize`` starts, watches for
   SIGTERM and agrees on the step; its handler is left in place, and Ctrl-C
-  keeps its meaning. This needs :meth:`poll` at every step, in every process.
+  keeps its meaning. This needs :meth:`poll` equally often in every process.
 
   Example:
     with Interruption() as interruption:

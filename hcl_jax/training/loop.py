@@ -203,7 +203,7 @@ class _Run:
     return max(self._checkpoints.steps(), default=None)
 
   def _poll_evaluation(self) -> None:
-    if self._interruption.requested:
+    if self._interruption.poll():
       raise Interrupted('stopped in an evaluation; the last step is saved')
 
 
