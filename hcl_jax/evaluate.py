@@ -5,7 +5,10 @@
   python -m hcl_jax.evaluate --workdir=DIR --protocol=sentences \\
       --data_dir=FOLDER [--tasks=MR,TREC] [--word_vectors=FILE]
 
-Prints a table and writes it to DIR/evaluation.json, or where --json says.
+Prints a table and writes it to DIR/evaluation.json, or where --json says. One
+process suffices, whatever the run had; where the devices of several hosts only
+start together, as those of a TPU pod, each host runs the command with
+--distributed.
 """
 
 import pathlib
@@ -13,6 +16,7 @@ import pathlib
 from absl import flags
 
 from hcl_jax import command
+from hcl_jax import hosts
 from hcl_jax import reporting
 from hcl_jax.data import sentence_tasks
 from hcl_jax.training import checkpoint
@@ -21,6 +25,7 @@ from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import limits
 from hcl_jax.training import loop
+from hcl_jax.training import processes
 from hcl_jax.training import readout
 from hcl_jax.training import workdir as workdir_lib
 
@@ -79,6 +84,8 @@ def main(arguments: list[str]) -> int:
       scores = {str(workdir): evaluate(config, workdir)}
   except (ValueError, OSError, checkpoint.DamagedCheckpoint) as error:
     raise command.UsageError(error) from error
+  if not processes.is_first():
+    return 0
   path = _JSON.value or workdir / 'evaluation.json'
   reporting.write_json(path, scores)
   print(reporting.score_table({
@@ -174,4 +181,4 @@ def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
 
 
 if __name__ == '__main__':
-  command.run('hcl_jax.evaluate', main)
+  hosts.run('hcl_jax.evaluate', main)

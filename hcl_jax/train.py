@@ -4,7 +4,11 @@
   python -m hcl_jax.train --config=configs/cifar10.py:hard --workdir=DIR \\
       [--config.loss.beta=1 ...]
 
-The same command resumes a run that was stopped.
+The same command resumes a run that was stopped. On several hosts, in every
+process of them:
+
+  ... --coordinator=HOST:PORT --num_processes=N --process_id=I
+  ... --distributed                        on Cloud TPU, SLURM, Open MPI
 """
 
 import pathlib
@@ -15,12 +19,14 @@ from absl import flags
 from ml_collections import config_flags
 
 from hcl_jax import command
+from hcl_jax import hosts
 from hcl_jax import reporting
 from hcl_jax.training import checkpoint
 from hcl_jax.training import comparison
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
+from hcl_jax.training import processes
 from hcl_jax.training import workdir as workdir_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -38,7 +44,13 @@ def main(arguments: list[str]) -> int:
   workdir = pathlib.Path(_WORKDIR.value)
   try:
     config = _CONFIG.value  # reads the file
-    experiment = experiment_lib.prepare(config)
+    with processes.together('prepare'):
+      experiment = experiment_lib.prepare(config)
+    processes.check_same(
+        f'{config}{experiment.summary()}', 'configuration and data'
+    )
+  except processes.PeerError as error:
+    return _fail(error)
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
   try:
@@ -51,12 +63,19 @@ def main(arguments: list[str]) -> int:
   except loop.Interrupted as stop:
     print(f'hcl_jax.train: {stop}. The same command resumes.', file=sys.stderr)
     return 0
-  except (finite.NonFiniteError, checkpoint.DamagedCheckpoint) as error:
-    print(f'hcl_jax.train: {error}', file=sys.stderr)
-    return 1
-  reporting.write_json(workdir / 'scores.json', scores)
-  print(report(experiment, scores))
+  except (
+      finite.NonFiniteError, checkpoint.DamagedCheckpoint, processes.PeerError
+  ) as error:  # fmt: skip
+    return _fail(error)
+  if processes.is_first():
+    reporting.write_json(workdir / 'scores.json', scores)
+    print(report(experiment, scores))
   return 0
+
+
+def _fail(error: Exception) -> int:
+  print(f'hcl_jax.train: {error}', file=sys.stderr)
+  return 1
 
 
 def report(experiment: loop.Experiment, scores: dict[str, Any]) -> str:
@@ -76,4 +95,4 @@ def report(experiment: loop.Experiment, scores: dict[str, Any]) -> str:
 
 
 if __name__ == '__main__':
-  command.run('hcl_jax.train', main)
+  hosts.run('hcl_jax.train', main)

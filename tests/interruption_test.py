@@ -19,7 +19,7 @@ from hcl_jax.training import interruption
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with interruption.Interruption() as interrupted:
   print('ready', flush=True)
-  while not interrupted.poll(0):
+  while not interrupted.poll():
     time.sleep(0.01)
   print('saved', flush=True)
   if sys.argv[1] == 'linger':
@@ -41,10 +41,10 @@ class InterruptionTest(parameterized.TestCase):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with interruption.Interruption() as interrupted:
       self.assertFalse(interrupted.requested)
-      self.assertFalse(interrupted.poll(1))
+      self.assertFalse(interrupted.poll())
       os.kill(os.getpid(), number)
       self.assertTrue(interrupted.requested)
-      self.assertTrue(interrupted.poll(2))
+      self.assertTrue(interrupted.poll())
     after = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     self.assertEqual(after, before)
     self.assertTrue(interrupted.requested)
@@ -78,7 +78,7 @@ class InterruptionTest(parameterized.TestCase):
     def work():
       with interruption.Interruption() as interrupted:
         seen.append(signal.getsignal(signal.SIGTERM))
-        seen.append(interrupted.poll(1))
+        seen.append(interrupted.poll())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -93,14 +93,16 @@ class InterruptionTest(parameterized.TestCase):
         patch(
             interruption.multihost_utils,
             'reached_preemption_sync_point',
-            side_effect=lambda step: step == 3,
+            side_effect=(False, False, True),
         ) as agree,
         interruption.Interruption() as interrupted,
     ):
       self.assertEqual(signal.getsignal(signal.SIGTERM), before)
-      polls = [interrupted.poll(step) for step in range(1, 6)]
+      polls = [interrupted.poll() for _ in range(5)]
     self.assertEqual(polls, [False, False, True, True, True])
     self.assertEqual(agree.call_count, 3)
+    first, *later = (call.args[0] for call in agree.call_args_list)
+    self.assertEqual(later, [first + 1, first + 2])
     self.assertTrue(interrupted.requested)
 
   @parameterized.parameters(

@@ -22,11 +22,14 @@ _LAYERS = {
     'augment': 1, 'momentum': 1, 'models': 1, 'data': 1, 'evaluation': 1,
     'analysis': 1, 'reporting': 1,
     'tasks': 2,
-    'training': 3, 'command': 3,
+    'training': 3, 'command': 3, 'hosts': 3,
     'train': 4, 'evaluate': 4, 'prepare': 4, 'analyze': 4, 'sweep': 4,
     'bench': 4, 'nearest': 4,
 }  # fmt: skip
-_SIBLINGS = {('schedules', 'losses'), ('analysis', 'reporting')}
+_SIBLINGS = {
+    ('schedules', 'losses'), ('analysis', 'reporting'),
+    ('hosts', 'command'), ('hosts', 'training'),
+}  # fmt: skip
 _HEAVY = (
     'flax', 'optax', 'orbax', 'tensorflow', 'tensorflow_datasets', 'grain',
     'sklearn', 'matplotlib', 'chex', 'absl', 'ml_collections', 'torch',

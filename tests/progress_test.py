@@ -88,6 +88,14 @@ class ProgressTest(parameterized.TestCase):
         shown.update(step, loss=loss)
     self.assertEqual(loss.fetched, 10)
 
+  def test_after_an_error_nothing_is_fetched(self):
+    file = io.StringIO()
+    with self.assertRaises(KeyError):
+      with progress.Progress(100, file=file) as shown:
+        shown.update(1, loss='no number, as of a device that is gone')
+        raise KeyError
+    self.assertEqual(file.getvalue(), '')
+
   @parameterized.parameters(
       (7, '0:07'), (754, '12:34'), (3723, '1:02:03'), (90000, '25:00:00')
   )

@@ -37,6 +37,7 @@ class CommandTest(parameterized.TestCase):
   def _start(self, module, *arguments, stdin=None):
     environment = dict(os.environ, TFDS_DATA_DIR=str(self.directory / 'data'))
     environment.pop('XLA_FLAGS', None)  # one device
+    environment.pop('SLURM_JOB_ID', None)  # and no cluster
     return subprocess.Popen(
         _command(module, *arguments),
         cwd=_ROOT,
@@ -60,6 +61,10 @@ class CommandTest(parameterized.TestCase):
        'hcl_jax.prepare --dataset=cifar10'),
       ('a_sweep', ['--config=configs/graphs.py:all'],
        r'config.sweep has .*data, loss, seed.* python -m hcl_jax.sweep'),
+      ('lone_flag', ['--coordinator=host:1'],
+       'num_processes and process_id are missing'),
+      ('two_ways', ['--distributed', '--process_id=0'], 'give it or them'),
+      ('no_cluster', ['--distributed'], 'no cluster that JAX knows'),
       ('no_file', ['--config=configs/nothing.py'], 'configs/nothing.py'),
   )  # fmt: skip
   def test_errors_of_use_are_one_line_and_write_nothing(self, flags, message):

@@ -241,6 +241,15 @@ class WorkdirTest(parameterized.TestCase):
       workdir.open_run(self.workdir, _config())
     self.assertFalse(self.workdir.exists())
 
+  def test_other_processes_find_what_the_first_wrote(self):
+    with self.assertRaisesRegex(
+        workdir.WorkdirError, 'all processes see, but process 0 finds no'
+    ):
+      workdir.find_run(self.workdir)
+    self.assertFalse(self.workdir.exists())
+    workdir.open_run(self.workdir, _config())
+    self.assertEqual(workdir.find_run(self.workdir), self.workdir)
+
 
 if __name__ == '__main__':
   absltest.main()

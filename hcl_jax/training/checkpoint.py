@@ -16,12 +16,12 @@ from typing import Any
 from absl import logging
 from etils import epath
 import jax
-from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
 from hcl_jax.training import checksums
+from hcl_jax.training import processes
 from hcl_jax.training import storage
 
 DamagedCheckpoint = checksums.DamagedCheckpoint
@@ -157,11 +157,9 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """Steps complete on disk, ascending, without those found damaged."""
-    if not self._directory.is_dir():
-      return []
-    names = [path.name for path in self._directory.iterdir()]
-    steps = {int(name) for name in names if name.isdecimal()}
-    return sorted(steps - self._damaged)
+    # A shared disk may show its news to some processes later.
+    listed = processes.list_of_first(self._list())
+    return sorted(set(listed) - self._damaged)
 
   def best_step(self) -> int | None:
     """The step with the best value of ``best_metric``, or None."""
@@ -187,6 +185,12 @@ class Checkpoints:
         self._manager.close()
         self._manager = None
 
+  def _list(self) -> list[int]:
+    if not self._directory.is_dir():
+      return []
+    names = [path.name for path in self._directory.iterdir()]
+    return [int(name) for name in names if name.isdecimal()]
+
   def _best_of(self, steps) -> int | None:
     values = {
         step: self._metrics.get(step, {}).get(self._best_metric)
@@ -207,7 +211,7 @@ class Checkpoints:
       leaves = storage.read_leaves(self._directory / str(step), abstract_state)
     except DamagedCheckpoint as error:
       problem = f'checkpoint {step} in {self._directory} is damaged: {error}.'
-    if _anywhere(problem is not None):
+    if processes.anywhere(problem is not None):
       self._damaged.add(step)
       raise DamagedCheckpoint(
           problem or f'another process cannot read checkpoint {step}.'
@@ -218,11 +222,11 @@ class Checkpoints:
   def _set_damaged_aside(self) -> None:
     if not self._damaged:
       return
-    if jax.process_index() == 0:
+    if processes.is_first():
       for step in self._damaged:
         path = self._directory / str(step)
         path.rename(_free_name(self._directory / f'{step}.damaged'))
-    _anywhere(False)
+    processes.anywhere(False)
     for step in self._damaged:
       self._metrics.pop(step, None)
     self._damaged.clear()
@@ -271,10 +275,3 @@ def _free_name(path):
     count += 1
     name = path.with_name(f'{path.name}-{count}')
   return name
-
-
-def _anywhere(flag: bool) -> bool:
-  """Whether the flag is set in any process; all of them wait for it."""
-  if jax.process_count() == 1:
-    return flag
-  return bool(multihost_utils.process_allgather(np.array(flag)).any())

@@ -2,7 +2,6 @@
 """Variants trained from the same seed, beside raw pixels and chance weights."""
 
 import os
-import pathlib
 
 import ml_collections
 
@@ -10,7 +9,6 @@ from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 from hcl_jax.training import readout
-from hcl_jax.training import workdir as workdir_lib
 
 
 def variant_config(
@@ -37,9 +35,7 @@ def compare(
     Scores of raw pixels, of the encoder before training, and of each variant.
   """
   config = experiment.config
-  workdir = pathlib.Path(
-      workdir_lib.open_run(workdir, config, may_change=config_lib.MAY_CHANGE)
-  )
+  workdir = loop.open_workdir(workdir, config)
   scores = baselines(experiment)
   for variant in config.compare:
     scores[variant] = loop.train(

@@ -55,13 +55,14 @@ class Experiment(NamedTuple):
 
   @property
   def devices(self) -> list[jax.Device]:
+    """Those that rows of this process go to."""
     return jax.local_devices()
 
   def create_state(self) -> state_lib.TrainState:
-    """The state before the first step, on every local device."""
+    """The state before the first step, on every device of every process."""
     rows = {'image': self.train.rows(np.zeros(1, np.int32))}
     state = self.rules().create_state(rows)
-    return jax.device_put(state, state_lib.replicated())
+    return state_lib.replicate(state, state_lib.all_devices())
 
   def rules(self) -> step_lib.Rules:
     return step_lib.configured_rules(self.task, self.optimizer, self.config)
@@ -71,6 +72,7 @@ class Experiment(NamedTuple):
     return step_lib.make_step(
         self.rules(),
         microbatch_size=self.config.train.microbatch_size or None,
+        devices=state_lib.all_devices(),
     )
 
   def batches(

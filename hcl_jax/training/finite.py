@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from hcl_jax.training import processes
+
 # Fetching the metrics of a step waits for it; those of an older one are there.
 _LAG = 2
 
@@ -19,6 +21,8 @@ class NonFiniteError(RuntimeError):
 
 class Watch:
   """Turns metrics on devices into numbers, and stops at those not finite.
+
+  The metrics of a step are the same in all processes, which stop together.
 
   Args:
     workdir: where the batch that failed is saved.
@@ -55,7 +59,9 @@ class Watch:
     if not bad:
       return
     path = self._workdir / f'not_finite_step_{step}.npz'
-    np.savez_compressed(path, **batch)
+    batch = processes.gather_rows(batch)
+    if processes.is_first():
+      np.savez_compressed(path, **batch)
     last = self._last_checkpoint()
     saved = 'none was saved' if last is None else f'step {last}'
     what = ', '.join(f'{name}={values[name]}' for name in bad)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM and Ctrl-C as a flag, so that a run saves before it leaves."""
 
+import itertools
 import os
 import signal
 import threading
@@ -14,6 +15,10 @@ _MESSAGES = {
 }
 
 
+# JAX agrees on a number that must not fall, as steps do from run to run.
+_polls = itertools.count(1)
+
+
 class Interruption:
   """Catches SIGTERM and the first SIGINT while it is entered.
 
@@ -25,13 +30,13 @@ class Interruption:
   With several processes all of them must stop at the same step. Then JAX's
   preemption service, which ``jax.distributed.initialize`` starts, watches for
   SIGTERM and agrees on the step; its handler is left in place, and Ctrl-C
-  keeps its meaning. This needs :meth:`poll` at every step, in every process.
+  keeps its meaning. This needs :meth:`poll` equally often in every process.
 
   Example:
     with Interruption() as interruption:
       for step in range(first_step, total_steps):
         state = update(state, batch)
-        if interruption.poll(step + 1):
+        if interruption.poll():
           break
   """
 
@@ -54,17 +59,16 @@ class Interruption:
       signal.signal(number, signal.SIG_DFL if handler is None else handler)
     self._previous.clear()
 
-  def poll(self, step: int) -> bool:
+  def poll(self) -> bool:
     """Whether to save and leave now.
-
-    Args:
-      step: steps done so far, the same in every process.
 
     Returns:
       ``requested``; with several processes, once all of them agree.
     """
     if self._several and not self.requested:
-      self.requested = multihost_utils.reached_preemption_sync_point(step)
+      self.requested = multihost_utils.reached_preemption_sync_point(
+          next(_polls)
+      )
     return self.requested
 
   def _handle(self, number, frame):

@@ -5,6 +5,8 @@ import os
 import pathlib
 import statistics
 
+import numpy as np
+
 from hcl_jax.training import checkpoint
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
@@ -12,6 +14,7 @@ from hcl_jax.training import finite
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import interruption as interruption_lib
 from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.training import processes
 from hcl_jax.training import progress as progress_lib
 from hcl_jax.training import readout
 from hcl_jax.training import sentence_experiment
@@ -38,6 +41,9 @@ def train(
 ) -> readout.Scores:
   """Trains to the end of the run, from wherever its workdir stands.
 
+  Several processes call this together, with a workdir that all of them see; the
+  first one writes.
+
   Args:
     experiment: what to train.
     workdir: directory of the run; everything is written there.
@@ -50,10 +56,9 @@ def train(
     workdir.ConfigMismatch: the workdir holds another run.
     Interrupted: SIGTERM or Ctrl-C came; the state is saved.
     finite.NonFiniteError: a loss or gradient was NaN or infinite.
+    processes.PeerError: another process could not begin.
   """
-  workdir = workdir_lib.open_run(
-      workdir, experiment.config, may_change=config_lib.MAY_CHANGE
-  )
+  workdir = open_workdir(workdir, experiment.config)
   with (
       open_checkpoints(workdir, experiment.config) as checkpoints,
       interruption_lib.Interruption() as interruption,
@@ -77,6 +82,15 @@ def train(
       )
       state = run.steps(state, first_step)
       return run.final_scores(state)
+
+
+def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:
+  """Begins or continues a run in a directory, in all processes."""
+  with processes.together(f'open {workdir}'):
+    if processes.is_first():
+      workdir_lib.open_run(workdir, config, may_change=config_lib.MAY_CHANGE)
+  with processes.together(f'see {workdir}'):
+    return workdir_lib.find_run(workdir)
 
 
 def open_checkpoints(workdir: pathlib.Path, config) -> checkpoint.Checkpoints:
@@ -154,7 +168,7 @@ class _Run:
 
   def _pause(self, done: int, state: state_lib.TrainState) -> None:
     """Evaluates, saves or leaves, where it is time to."""
-    stop = self._interruption.poll(done)
+    stop = self._interruption.poll()
     last = done == self._experiment.total_steps
     every = self._config.evaluate[f'{self._protocol}_every_epochs']
     evaluate = self._due(done, every)
@@ -174,7 +188,7 @@ class _Run:
       scores = self._reader.evaluate(state, (self._protocol,))
     except Interrupted:
       return None
-    scores = readout.numbers(scores)
+    scores = _agreed(readout.numbers(scores))
     self._writer.write(done, scores)
     best = self._best
     self._progress.write(f'step {done}: {best} {scores[best]:.2%}')
@@ -189,5 +203,11 @@ class _Run:
     return max(self._checkpoints.steps(), default=None)
 
   def _poll_evaluation(self) -> None:
-    if self._interruption.requested:
+    if self._interruption.poll():
       raise Interrupted('stopped in an evaluation; the last step is saved')
+
+
+def _agreed(scores: dict[str, float]) -> dict[str, float]:
+  """The scores of the first process, which decide what all keep as best."""
+  values = processes.of_first(np.array(list(scores.values()), np.float64))
+  return dict(zip(scores, values.tolist(), strict=True))

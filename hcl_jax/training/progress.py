@@ -58,7 +58,9 @@ class Progress:
   def __enter__(self):
     return self
 
-  def __exit__(self, *unused):
+  def __exit__(self, kind, *unused):
+    if kind is not None:
+      self._last = None  # Its loss may wait for a process that died.
     self.close()
 
   def update(self, step: int, loss: Any = None, **postfix: Any) -> None:

@@ -25,6 +25,8 @@ Scores = dict[str, Any]
 class Reader:
   """Computes features of whole sets, compiled once.
 
+  Each process reads out everything, on its own devices.
+
   Args:
     experiment: what is evaluated.
     poll: called before every batch; raises to leave early.
@@ -47,6 +49,7 @@ class Reader:
       self, state: state_lib.TrainState, protocols: tuple[str, ...]
   ) -> Scores:
     """Scores by ``protocol/measure``, between 0 and 1."""
+    state = state_lib.local(state)
     bank, test = self._experiment.bank, self._experiment.test
     config = self._experiment.config.evaluate
     test_features = self.features(state, test)
@@ -65,6 +68,7 @@ class Reader:
       self, state: state_lib.TrainState, images: data_lib.Images
   ) -> np.ndarray:
     """Features ``[n, dim]`` in evaluation mode."""
+    state = state_lib.local(state)
     params, size = evaluated_params(state), self._batch_size()
     parts = []
     for rows in _row_blocks(np.arange(len(images)), size):

@@ -93,6 +93,15 @@ def next_state(
   )
 
 
+def all_devices() -> list[jax.Device]:
+  """Those of all processes, process by process, as rows of a batch are."""
+  return [
+      device
+      for process in range(jax.process_count())
+      for device in jax.local_devices(process_index=process)
+  ]
+
+
 def replicated(
     devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Sharding:
@@ -100,3 +109,38 @@ def replicated(
   devices = np.array(devices or jax.local_devices())
   mesh = jax.sharding.Mesh(devices, (task_lib.AXIS,))
   return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def replicate(tree: Any, devices: Sequence[jax.Device]) -> Any:
+  """Puts a copy on each device, also where others have the same tree."""
+  sharding = replicated(devices)
+  if sharding.is_fully_addressable:
+    return jax.device_put(tree, sharding)
+
+  def put(x):
+    host = np.asarray(x)
+    return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
+
+  return jax.tree.map(put, tree)
+
+
+def local(tree: Any) -> Any:
+  """The copies on devices of this process, as arrays of their own.
+
+  Args:
+    tree: of replicated arrays. They share memory with the result.
+
+  Returns:
+    The tree, on local devices only.
+  """
+  here = replicated()
+
+  def view(x):
+    if x.is_fully_addressable:
+      return x
+    shards = {shard.device: shard.data for shard in x.addressable_shards}
+    return jax.make_array_from_single_device_arrays(
+        x.shape, here, [shards[device] for device in jax.local_devices()]
+    )
+
+  return jax.tree.map(view, tree)

@@ -85,15 +85,19 @@ def make_step(
     microbatch_size: rows of a device that are embedded at a time, a divisor of
       them; None for all at once. The gradient is that of the whole batch,
       except that BatchNorm takes its statistics from a chunk.
-    devices: where to run; None: on all local devices.
+    devices: where to run; None: on all local devices. Those of other
+      processes may be among them, ``state.all_devices()``; then all processes
+      take the step together, and the state is replicated on all devices.
 
   Returns:
     ``(state, batch) -> (state, metrics)``; the state given is used up. Arrays
-    of the batch have a leading axis of devices.
+    of the batch have a leading axis of local devices.
   """
+  place = _placer(devices)
   if microbatch_size is not None:
-    return _chunked_step(rules, microbatch_size, _mapper(devices))
-  return _compiled(map_step(rules, devices))
+    return _chunked_step(rules, microbatch_size, _mapper(devices), place)
+  step = _compiled(map_step(rules, devices), models.compiler_options())
+  return lambda state, batch: step(state, place(batch))
 
 
 def map_step(
@@ -108,15 +112,19 @@ def map_step(
   )
 
 
-def _compiled(mapped):
-  """Compiles for each shape of arguments, with the options of the models."""
+def _compiled(mapped, options=None):
+  """Compiles for each shape of arguments.
+
+  Unlike a mapped function that is called, one that is compiled neither takes
+  nor gives the shares of a process, but arrays over all devices.
+  """
   executables = {}
 
   def call(*args):
     shapes = tuple(map(np.shape, jax.tree.leaves(args)))
     if shapes not in executables:
       lowered = mapped.lower(*args)
-      executables[shapes] = lowered.compile(models.compiler_options())
+      executables[shapes] = lowered.compile(options)
     return executables[shapes](*args)
 
   return call
@@ -130,6 +138,27 @@ def _mapper(devices):
       axis_size=len(devices),
       devices=devices,
   )
+
+
+def _placer(devices):
+  """The function that joins the rows of all processes to one batch."""
+  sharding = _split_over(devices or jax.local_devices())
+  if sharding.is_fully_addressable:
+    return lambda batch: batch
+
+  def place(batch):
+    return {
+        name: jax.make_array_from_process_local_data(sharding, x)
+        for name, x in batch.items()
+    }
+
+  return place
+
+
+def _split_over(devices):
+  mesh = jax.sharding.Mesh(np.array(devices), (task_lib.AXIS,))
+  spec = jax.sharding.PartitionSpec(task_lib.AXIS)
+  return jax.sharding.NamedSharding(mesh, spec)
 
 
 def lone_step(
@@ -211,7 +240,7 @@ def _global_rows(batch, first=0, total=None, axis_name=task_lib.AXIS):
   return start + jnp.arange(count, dtype=jnp.int32)
 
 
-def _chunked_step(rules, size, pmap):
+def _chunked_step(rules, size, pmap, place):
   """Embed by chunks, one loss over all, back-propagate by chunks.
 
   Chunks are a loop in Python over compiled functions, because XLA runs
@@ -222,7 +251,7 @@ def _chunked_step(rules, size, pmap):
       in_axes=(*[_REPLICATED] * 3, _SPLIT, _REPLICATED, _REPLICATED),
       out_axes=(_SPLIT, _REPLICATED),
   )
-  differentiate = _map_loss(rules.task, pmap)
+  differentiate = _compiled(_map_loss(rules.task, pmap))
   backpropagate = pmap(
       functools.partial(_backpropagate_chunk, rules),
       in_axes=(
@@ -242,16 +271,19 @@ def _chunked_step(rules, size, pmap):
       in_axes=(_SPLIT, _REPLICATED),  # pmap wants something that is split
       out_axes=_SPLIT,
   )
-  embed, backpropagate = _compiled(embed), _compiled(backpropagate)
+  options = models.compiler_options()
+  embed = _compiled(embed, options)
+  backpropagate = _compiled(backpropagate, options)
+  finish, zeros = _compiled(finish), _compiled(zeros)
 
   def step(state, batch):
     rows = batch['index'].shape[1]
     starts = range(0, rows, size)
     chunks = [
-        {name: x[:, start : start + size] for name, x in batch.items()}
+        place({name: x[:, start : start + size] for name, x in batch.items()})
         for start in starts
     ]
-    labels = {name: batch[name] for name in _READ_BY_LOSS}
+    labels = place({name: batch[name] for name in _READ_BY_LOSS})
     embeddings, task_state = [], state.task_state
     for start, chunk in zip(starts, chunks, strict=True):
       z, task_state = embed(

@@ -102,6 +102,27 @@ def open_run(
   return workdir
 
 
+def find_run(workdir: str | os.PathLike) -> pathlib.Path:
+  """The directory of a run that a process, maybe another one, has begun.
+
+  Args:
+    workdir: the directory.
+
+  Returns:
+    Its absolute path.
+
+  Raises:
+    WorkdirError: the run is not there.
+  """
+  workdir = pathlib.Path(workdir).absolute()
+  if not (workdir / _CONFIG).is_file():
+    raise WorkdirError(
+        f'workdir must be a directory that all processes see, but process '
+        f'{jax.process_index()} finds no {_CONFIG} in {workdir}.'
+    )
+  return workdir
+
+
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
   """Reads the configuration of a run.
 

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes that train one model: joining, agreeing, leaving.
+
+Everything here is collective: all processes call it, in the same order. With
+one process nothing is sent.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import socket
+import threading
+import time
+import zlib
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+_PROBE_SECONDS = 0.5
+
+
+class PeerError(RuntimeError):
+  """Another process failed; it says why."""
+
+
+def start(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    start_timeout: int = 300,
+    heartbeat_timeout: int = 100,
+) -> None:
+  """Joins the other processes, before anything is computed.
+
+  Args:
+    coordinator: ``HOST:PORT`` of the process with number 0, which listens
+      there. None, also for the next two: found out from the cluster (Cloud TPU,
+      SLURM, Open MPI, Kubernetes).
+    num_processes: how many there are.
+    process_id: number of this one.
+    start_timeout: seconds to wait for the others. Then this process prints a
+      line and ends with status 1, since JAX itself would abort.
+    heartbeat_timeout: seconds after which a silent process counts as dead, and
+      the others end too.
+
+  Raises:
+    ValueError: the arguments cannot work.
+    ConnectionError: the coordinator cannot be reached, or its port is taken.
+  """
+  for name, value in (
+      ('start_timeout', start_timeout), ('heartbeat_timeout', heartbeat_timeout)
+  ):  # fmt: skip
+    if value < 1:
+      raise ValueError(f'{name} must be at least 1 second, got {value}.')
+  given = coordinator, num_processes, process_id
+  if any(x is not None for x in given):
+    _check_numbers(*given)
+    host, port = _split_address(coordinator)
+    if process_id == 0:
+      _check_port(port)
+    else:
+      _await_coordinator(host, port, start_timeout)
+  # JAX aborts at its own timeout, with a stack trace of C++.
+  with _deadline(start_timeout, coordinator, num_processes):
+    _initialize(given, start_timeout + 60, heartbeat_timeout)
+    _check_devices()
+
+
+def stop() -> None:
+  """Waits for the others to come here too, and parts from them."""
+  jax.distributed.shutdown()
+
+
+def is_first() -> bool:
+  """Whether this is the process that writes."""
+  return jax.process_index() == 0
+
+
+def anywhere(flag: bool) -> bool:
+  """Whether the flag is set in any process."""
+  if jax.process_count() == 1:
+    return flag
+  return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def of_first(values: np.ndarray) -> np.ndarray:
+  """The array that the first process has; all have the same shape and dtype."""
+  if jax.process_count() == 1:
+    return values
+  # As bytes, because JAX would round 64 bits to 32.
+  sent = np.frombuffer(values.tobytes(), np.uint8)
+  got = multihost_utils.process_allgather(sent)[0]
+  return np.frombuffer(got.tobytes(), values.dtype).reshape(values.shape)
+
+
+def list_of_first(numbers: list[int]) -> list[int]:
+  """The list that the first process has."""
+  length = int(of_first(np.array(len(numbers))))
+  padded = np.zeros(length, np.int64)
+  if is_first():
+    padded[:] = numbers
+  return of_first(padded).tolist() if length else []
+
+
+def gather_rows(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The whole batch, of every process's rows in the order of processes."""
+  if jax.process_count() == 1:
+    return batch
+  return multihost_utils.process_allgather(batch, tiled=True)
+
+
+@contextlib.contextmanager
+def together(what: str) -> Iterator[None]:
+  """Fails in all processes if its block fails in one.
+
+  Args:
+    what: the work of the block, for the error of those that did it well.
+
+  Yields:
+    Nothing; the block must not be collective.
+
+  Raises:
+    PeerError: another process failed; that one raises its own error.
+  """
+  try:
+    yield
+  except Exception:
+    anywhere(True)
+    raise
+  if anywhere(False):
+    raise PeerError(f'another process could not {what}; it says why.')
+
+
+def check_same(text: str, what: str) -> None:
+  """Raises a ValueError in all processes unless they have the same text.
+
+  Args:
+    text: compared by its checksum.
+    what: what the text is, in the plural.
+  """
+  if jax.process_count() == 1:
+    return
+  mine = np.array(zlib.crc32(text.encode()), np.uint32)
+  sums = multihost_utils.process_allgather(mine)
+  if len(set(sums.tolist())) > 1:
+    others = [i for i, x in enumerate(sums) if x != sums[0]]
+    raise ValueError(
+        f'all processes need the same {what}, but those of {others} are not '
+        'those of process 0.'
+    )
+
+
+def _check_numbers(coordinator, num_processes, process_id) -> None:
+  names = 'coordinator', 'num_processes', 'process_id'
+  values = coordinator, num_processes, process_id
+  missing = [n for n, x in zip(names, values, strict=True) if x is None]
+  if missing:
+    raise ValueError(
+        f'{", ".join(names)} are given together; {" and ".join(missing)} '
+        f'{"is" if len(missing) == 1 else "are"} missing.'
+    )
+  if num_processes < 1:
+    raise ValueError(f'num_processes must be at least 1, got {num_processes}.')
+  if not 0 <= process_id < num_processes:
+    raise ValueError(
+        f'process_id must be from 0 to {num_processes - 1}, as num_processes '
+        f'is {num_processes}, got {process_id}.'
+    )
+
+
+def _split_address(coordinator) -> tuple[str, int]:
+  host, _, port = coordinator.rpartition(':')
+  if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    raise ValueError(f'coordinator must be HOST:PORT, got {coordinator!r}.')
+  return host.strip('[]'), int(port)
+
+
+def _check_port(port) -> None:
+  """Refuses a port where somebody listens, which gRPC would share."""
+  with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      probe.bind(('', port))
+    except OSError as error:
+      raise ConnectionError(
+          f'coordinator: port {port} cannot be opened: {error.strerror}.'
+      ) from error
+
+
+def _await_coordinator(host, port, seconds) -> None:
+  end = time.monotonic() + seconds
+  while True:
+    try:
+      socket.create_connection((host, port), timeout=5).close()
+      return
+    except OSError as error:
+      if time.monotonic() > end:
+        raise ConnectionError(
+            f'coordinator: nobody answers at {host}:{port} within {seconds} s '
+            f'({error.strerror or error}).'
+        ) from error
+    time.sleep(_PROBE_SECONDS)
+
+
+@contextlib.contextmanager
+def _deadline(seconds, coordinator, num_processes):
+  """Ends the process if the block, which cannot be interrupted, takes long."""
+
+  def give_up():
+    who = 'all' if num_processes is None else f'all {num_processes}'
+    where = f' at {coordinator}' if coordinator else ''
+    message = f'not {who} processes met{where} within {seconds} s.'
+    os.write(2, f'hcl_jax: {message}\n'.encode())
+    os._exit(1)
+
+  timer = threading.Timer(seconds, give_up)
+  timer.daemon = True
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.cancel()
+
+
+def _initialize(given, start_timeout, heartbeat_timeout) -> None:
+  detected = given == (None, None, None)
+  try:
+    jax.distributed.initialize(
+        *given,
+        cluster_detection_method=None if detected else 'deactivate',
+        initialization_timeout=start_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout,
+        shutdown_timeout_seconds=heartbeat_timeout,
+    )
+  except ValueError as error:
+    if not detected:
+      raise
+    raise ValueError(
+        'this is no cluster that JAX knows (Cloud TPU, SLURM, Open MPI, '
+        'Kubernetes); give coordinator, num_processes and process_id.'
+    ) from error
+
+
+def _check_devices() -> None:
+  """Meets the others' devices, which must be equally many everywhere."""
+  numbers = range(jax.process_count())
+  counts = [len(jax.local_devices(process_index=i)) for i in numbers]
+  if len(set(counts)) > 1:
+    raise ValueError(
+        f'all processes need equally many devices, but they have {counts}.'
+    )

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hcl_jax.train with a tiny experiment, as one process of several.
+
+  python tests/process_worker.py DEVICES PAUSE NAN_STEP FLAGS...
+
+PAUSE is the seconds before each batch, NAN_STEP a step whose batch gives NaN.
+Prints the checksum of each state that is evaluated.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from unittest import mock
+
+import jax
+import numpy as np
+import optax
+
+from hcl_jax import data
+from hcl_jax import hosts
+from hcl_jax import train
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import readout
+from tests import tiny
+
+_STEPS_PER_EPOCH = 4
+
+
+class _Reader(readout.Reader):
+
+  def evaluate(self, state, protocols):
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(state):
+      digest.update(np.asarray(leaf).tobytes())
+    print(f'step {int(state.step)} {digest.hexdigest()}', flush=True)
+    return super().evaluate(state, protocols)
+
+
+class _Experiment(experiment_lib.Experiment):
+  """Slow, or poisoned in the rows of the last process, if asked to."""
+
+  pause = 0.0
+  nan_step = 0
+
+  def batches(self, first_step, num_steps):
+    made = super().batches(first_step, num_steps)
+    last = jax.process_index() == jax.process_count() - 1
+    for step, batch in enumerate(made, first_step + 1):
+      time.sleep(self.pause)
+      if step == self.nan_step and last:
+        batch['label'][-1] = 99
+      yield batch
+
+  def reader(self, poll=lambda: None):
+    return _Reader(self, poll)
+
+
+def _task():
+  task = tiny.simclr_task(norm='batch', cross_device=True)
+  honest = task.loss
+
+  def loss(embeddings, state, batch, step):
+    bad = jax.numpy.where(batch['label'] == 99, np.nan, 1.0)
+    return honest(embeddings, state, batch, step) * bad
+
+  object.__setattr__(task, 'loss', loss)
+  return task
+
+
+def _images(rows, seed):
+  rng = np.random.default_rng(seed)
+  images = rng.integers(0, 256, (rows, 4, 4, 3), np.uint8)
+  return data.Images(images, np.arange(rows, dtype=np.int32) % 2)
+
+
+def prepare(config, **unused):
+  """The experiment, whatever data and task the configuration names."""
+  # SGD, because Adam hides a gradient that is n-fold.
+  schedule = optax.constant_schedule(0.5)
+  return _Experiment(
+      config=config,
+      train=_images(70, 0),
+      bank=_images(50, 1),
+      test=_images(30, 2),
+      steps_per_epoch=_STEPS_PER_EPOCH,
+      total_steps=_STEPS_PER_EPOCH * config.train.epochs,
+      task=_task(),
+      learning_rate=schedule,
+      optimizer=optax.sgd(schedule, momentum=0.9),
+  )
+
+
+def main():
+  devices, pause, nan_step = sys.argv[1:4]
+  del sys.argv[1:4]
+  # Importing tests has asked for eight.
+  os.environ['XLA_FLAGS'] = (
+      f'--xla_force_host_platform_device_count={devices}'
+  )
+  jax.config.update('jax_numpy_rank_promotion', 'allow')
+  jax.config.update('jax_numpy_dtype_promotion', 'standard')
+  jax.config.update('jax_disable_most_optimizations', True)
+  _Experiment.pause, _Experiment.nan_step = float(pause), int(nan_step)
+  with mock.patch.object(experiment_lib, 'prepare', prepare):
+    hosts.run('hcl_jax.train', train.main)
+
+
+if __name__ == '__main__':
+  main()
