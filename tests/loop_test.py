@@ -65,6 +65,13 @@ def _experiment(epochs=4, task=None, **fields):
 
 class LoopTest(looping.LoopTest):
 
+  def test_a_workdir_in_use_is_left_alone(self):
+    workdir = self.workdir()
+    with workdir_lib.claim(workdir):
+      with self.assertRaisesRegex(workdir_lib.WorkdirError, 'is at work in'):
+        loop.train(_experiment(), workdir)
+      self.assertEqual([x.name for x in workdir.iterdir()], ['.lock'])
+
   def test_trains_evaluates_and_writes(self):
     workdir = self.workdir()
     experiment = _experiment(**{'optimizer.ema_decay': 0.9})

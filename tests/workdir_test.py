@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory of a run: configurations kept, compared and refused."""
 
+import errno
 import json
 import logging
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -51,6 +55,56 @@ class WorkdirTest(parameterized.TestCase):
 
   def _assert_refused(self, message):
     return self.assertRaisesRegex(workdir.WorkdirError, message)
+
+  def test_two_do_not_work_in_one_directory(self):
+    with workdir.claim(self.workdir):
+      with self._assert_refused(f'process {os.getpid()} on .* use another'):
+        with workdir.claim(self.workdir):
+          pass
+    with workdir.claim(self.workdir):  # it is free again
+      pass
+
+  def test_a_claim_ends_with_its_process(self):
+    code = (
+        'import sys, time\n'
+        'from hcl_jax.training import workdir\n'
+        'with workdir.claim(sys.argv[1]):\n'
+        '  print("claimed", flush=True)\n'
+        '  time.sleep(600)\n'
+    )
+    other = subprocess.Popen(
+        [sys.executable, '-c', code, str(self.workdir)],
+        cwd=pathlib.Path(__file__).parent.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    self.addCleanup(other.stdout.close)
+    self.addCleanup(other.kill)
+    self.assertEqual(other.stdout.readline(), 'claimed\n')
+    with self._assert_refused(f'process {other.pid} on '):
+      with workdir.claim(self.workdir):
+        pass
+    other.kill()
+    other.wait()
+    with workdir.claim(self.workdir):
+      pass
+
+  def test_a_file_cannot_be_claimed(self):
+    self.workdir.parent.mkdir()
+    self.workdir.touch()
+    with self._assert_refused('is a file'):
+      with workdir.claim(self.workdir):
+        pass
+
+  def test_without_locks_there_is_a_warning(self):
+    error = OSError(errno.ENOLCK, 'No locks available')
+    with (
+        mock.patch.object(workdir.fcntl, 'flock', side_effect=error),
+        self.assertLogs('absl', logging.WARNING) as logs,
+        workdir.claim(self.workdir),
+    ):
+      pass
+    self.assertIn('No locks available', logs.output[0])
 
   def test_a_new_run(self):
     self.assertEqual(workdir.open_run(self.workdir, _config()), self.workdir)

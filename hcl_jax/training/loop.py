@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: steps, metrics, evaluation and checkpoints."""
 
+from collections.abc import Iterator
+import contextlib
 import os
 import pathlib
 import statistics
@@ -54,11 +56,18 @@ def train(
 
   Raises:
     workdir.ConfigMismatch: the workdir holds another run.
+    workdir.WorkdirError: it cannot be used, or another process is using it.
     Interrupted: SIGTERM or Ctrl-C came; the state is saved.
     finite.NonFiniteError: a loss or gradient was NaN or infinite.
     processes.PeerError: another process could not begin.
   """
-  workdir = open_workdir(workdir, experiment.config)
+  with claim_workdir(workdir):
+    return _train(
+        experiment, open_workdir(workdir, experiment.config), label
+    )
+
+
+def _train(experiment, workdir, label):
   with (
       open_checkpoints(workdir, experiment.config) as checkpoints,
       interruption_lib.Interruption() as interruption,
@@ -82,6 +91,16 @@ def train(
       )
       state = run.steps(state, first_step)
       return run.final_scores(state)
+
+
+@contextlib.contextmanager
+def claim_workdir(workdir: str | os.PathLike) -> Iterator[None]:
+  """Claims a directory in the first process, for all of them."""
+  with contextlib.ExitStack() as stack:
+    with processes.together(f'claim {workdir}'):
+      if processes.is_first():
+        stack.enter_context(workdir_lib.claim(workdir))
+    yield
 
 
 def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:

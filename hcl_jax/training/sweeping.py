@@ -81,9 +81,14 @@ class Sweep:
       workdir.ConfigMismatch: the directory holds another sweep, or a run.
       loop.Interrupted: SIGTERM or Ctrl-C came; finished members are saved.
     """
-    workdir = workdir_lib.open_run(
-        workdir, self._record(), may_change=config_lib.SWEEP_MAY_CHANGE
-    )
+    with workdir_lib.claim(workdir):
+      return self._run(
+          workdir_lib.open_run(
+              workdir, self._record(), may_change=config_lib.SWEEP_MAY_CHANGE
+          )
+      )
+
+  def _run(self, workdir):
     tally = tally_lib.Tally(pathlib.Path(workdir), self.members)
     with interruption_lib.Interruption() as interruption:
 

@@ -5,9 +5,12 @@
 with one entry for every start. Both are written at once or not at all.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import datetime
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -26,6 +29,7 @@ import hcl_jax
 _CONFIG = 'config.json'
 _VERSIONS = 'versions.json'
 _CHECKPOINTS = 'checkpoints'
+_LOCK = '.lock'
 _PACKAGES = (
     'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy',
 )  # fmt: skip
@@ -53,6 +57,52 @@ class ConfigMismatch(WorkdirError):
         f'{workdir} holds a run with another configuration: {fields}. Use '
         'another workdir for this one, or the old values to continue.'
     )
+
+
+@contextlib.contextmanager
+def claim(workdir: str | os.PathLike) -> Iterator[None]:
+  """Keeps other processes from training in a directory meanwhile.
+
+  The claim ends with the block, or with the process, however that ends. Where
+  the file system has no locks there is a warning and no claim.
+
+  Args:
+    workdir: made if it does not exist.
+
+  Yields:
+    Nothing.
+
+  Raises:
+    WorkdirError: another process is at work there, or it cannot be written.
+  """
+  workdir = pathlib.Path(workdir).absolute()
+  if workdir.exists() and not workdir.is_dir():
+    raise WorkdirError(f'workdir must be a directory, but {workdir} is a file.')
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = open(workdir / _LOCK, 'a+', encoding='utf-8')
+  except OSError as error:
+    raise WorkdirError(
+        f'workdir {workdir} cannot be written: {error}.'
+    ) from error
+  with file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      file.seek(0)
+      raise WorkdirError(
+          f'another process ({file.read().strip() or "unknown"}) is at work in '
+          f'{workdir}; stop it, or use another workdir.'
+      ) from None
+    except OSError as error:
+      logging.warning(
+          '%s: no lock can be had (%s), so nothing keeps a second process from '
+          'writing there.', workdir, error,
+      )  # fmt: skip
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {platform.node()}\n')
+    file.flush()
+    yield
 
 
 def open_run(
