@@ -192,15 +192,14 @@ class RunReport:
     ]
 
   def _panel(self):
-    return [
-        report.paragraph(
-            'The negatives of an anchor among one batch, weighed by '
-            'q_beta. Choose an anchor and drag beta: the bars are the weights, '
-            'and the heaviest negatives are below. With a ✱: false negatives, '
-            "which have the anchor's class."
-        ),
-        beta_panel(self._runs),
-    ]
+    words = (
+        'The negatives of an anchor among one batch, weighed by q_beta. Choose '
+        'an anchor and drag beta: the bars are the weights, and the heaviest '
+        'negatives are below.'
+    )
+    if _item_labels(self._runs[0].sample) is not None:
+      words += " With a ✱: false negatives, which have the anchor's class."
+    return [report.paragraph(words), beta_panel(self._runs)]
 
   def _gallery(self):
     run = self._runs[-1]

@@ -68,7 +68,7 @@ function startPanel(root) {
       number.textContent = words;
       const text = document.createElement('span');
       text.textContent = data.texts[item];
-      element.append(number, text);
+      element.append(...(words ? [number, text] : [text]));
     }
     return element;
   }
