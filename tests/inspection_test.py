@@ -115,6 +115,28 @@ class SampleTest(looping.LoopTest):
         negatives.neg_logits[:, 16:], z1 @ z2.T / 0.5, atol=1e-5
     )
 
+  def test_negatives_of_other_classes_only(self):
+    experiment = _image_experiment(**{'loss.supervised_negatives': True})
+    sample = inspection.sample_images(experiment, experiment.create_state())
+    classes = np.tile(sample.labels[:16], 2)
+    np.testing.assert_array_equal(
+        sample.negatives.where, sample.labels[:16, None] != classes[None, :]
+    )
+
+  @parameterized.parameters(('sphere', True), ('none', True), ('soft', False))
+  def test_the_panel_shows_losses_that_it_can_compute(self, floor, shown):
+    experiment = _image_experiment(**{'loss.floor': floor})
+    run = inspection.Inspection(
+        name='run',
+        config=experiment.config,
+        step=0,
+        steps_per_epoch=1,
+        summary='',
+        records=[],
+        sample=inspection.sample_images(experiment, experiment.create_state()),
+    )
+    self.assertEqual('"nce": true' in run_report.beta_panel([run]), shown)
+
   @parameterized.parameters(('paper', 1), ('released', -1))
   def test_graphs(self, variant, sign):
     experiment = _graph_experiment(**{'loss.variant': variant})

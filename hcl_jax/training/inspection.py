@@ -199,11 +199,16 @@ def sample_images(
       for keys in np.moveaxis(_view_keys(num_items), 1, 0)
   )
   items = np.arange(num_items)
+  labels = test.labels[rows]
+  by_class = config.loss.supervised_negatives
   pos_logits, neg_logits, where = map(
       np.asarray,
-      analysis.two_view_logits(*views, temperature=config.loss.temperature),
+      analysis.two_view_logits(
+          *views,
+          temperature=config.loss.temperature,
+          labels=labels[:num_items] if by_class else None,
+      ),
   )
-  labels = test.labels[rows]
   return Sample(
       embeddings=plain,
       labels=labels,

@@ -338,7 +338,9 @@ def _same_items(items, others):
 def _panel_run(run):
   negatives = run.sample.negatives
   rows = np.arange(min(_PANEL_ANCHORS, len(negatives.anchors)))
-  with_loss = negatives.pos_logits is not None
+  # The panel's script knows no soft floor.
+  loss = run.config.loss
+  with_loss = negatives.pos_logits is not None and loss.floor != 'soft'
   return report.PanelRun(
       name=run.name,
       beta=run.config.loss.beta,
