@@ -23,6 +23,7 @@ from hcl_jax import command
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import checkpoint
 from hcl_jax.training import grid
+from hcl_jax.training import jobs
 from hcl_jax.training import loop
 from hcl_jax.training import sweeping
 from hcl_jax.training import workdir as workdir_lib
@@ -39,6 +40,12 @@ _PER_DEVICE = flags.DEFINE_integer(
     'default one on a CPU and all of them elsewhere.',
     lower_bound=1,
 )  # fmt: skip
+_JOBS = flags.DEFINE_integer(
+    'jobs', 1,
+    'Runs on images or sentences that are trained at a time on a CPU, each in '
+    'a process with a share of the cores.',
+    lower_bound=1,
+)  # fmt: skip
 flags.mark_flags_as_required(['config', 'workdir'])
 
 
@@ -50,7 +57,10 @@ def main(arguments: list[str]) -> int:
     if config.task == 'infograph':
       _use_all_cores()
     sweep = sweeping.Sweep(
-        config, fields, members_per_device=_PER_DEVICE.value
+        config,
+        fields,
+        members_per_device=_PER_DEVICE.value,
+        num_jobs=_JOBS.value,
     )
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
@@ -63,7 +73,7 @@ def main(arguments: list[str]) -> int:
         f'hcl_jax.sweep: {stop}. The same command continues.', file=sys.stderr
     )
     return 0
-  except checkpoint.DamagedCheckpoint as error:
+  except (checkpoint.DamagedCheckpoint, jobs.JobDied) as error:
     print(f'hcl_jax.sweep: {error}', file=sys.stderr)
     return 1
   print(tally.markdown())

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import os
 import pathlib
+import sys
 from typing import Any
 
 import jax
@@ -13,9 +14,9 @@ import numpy as np
 
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import finite
 from hcl_jax.training import grid
 from hcl_jax.training import interruption as interruption_lib
+from hcl_jax.training import jobs as jobs_lib
 from hcl_jax.training import loop
 from hcl_jax.training import members as members_lib
 from hcl_jax.training import progress as progress_lib
@@ -31,6 +32,8 @@ class Sweep:
     fields: values by the name of the field.
     members_per_device: how many members of a group a device trains at a time;
       None: as :func:`members.default_members_per_device`.
+    num_jobs: how many runs on images or sentences are trained at a time, each
+      in a process with a share of the cores.
 
   Raises:
     ValueError: a value cannot work; the message names its field.
@@ -43,7 +46,9 @@ class Sweep:
       fields: Mapping[str, Sequence[Any]],
       *,
       members_per_device: int | None = None,
+      num_jobs: int = 1,
   ):
+    jobs_lib.check(num_jobs)
     if config.get('compare'):
       raise ValueError(
           f'config.compare must be () in a sweep, got {config.compare}; sweep '
@@ -56,8 +61,14 @@ class Sweep:
     self._fields = {field: tuple(values) for field, values in fields.items()}
     self._config = config
     self._per_device = members_per_device
+    self._num_jobs = num_jobs
     self.members = grid.expand(config, self._fields)
     graphs = [x for x in self.members if x.config.task == 'infograph']
+    if graphs and num_jobs > 1:
+      raise ValueError(
+          f'--jobs={num_jobs} is for runs on images and sentences; those on '
+          'graphs use every core without it.'
+      )
     self._graphs = members_lib.load_graphs(graphs)
     # Of images, what is not there is found before anything is written.
     seen = set()
@@ -99,6 +110,7 @@ class Sweep:
               'finished, which are saved'
           )
 
+      alone = []
       for group in grid.groups(self.members):
         leave_if_asked()
         if all(member in tally for member in group):
@@ -106,9 +118,37 @@ class Sweep:
         if group[0].config.task == 'infograph':
           self._run_group(group, tally, leave_if_asked)
         else:
-          _run_alone(group[0], tally)
+          alone += group
+      self._run_alone(alone, tally, leave_if_asked)
     tally.write()
     return tally
+
+  def _run_alone(self, members, tally, leave_if_asked):
+    """Members as runs of their own, in folders of their own."""
+    if self._num_jobs == 1:
+      for member in members:
+        leave_if_asked()
+        folder = tally.run_folder(member)
+        tally.add(member, **jobs_lib.train_member(member, folder))
+        tally.write()
+      return
+
+    def show(line):
+      print(line, file=sys.stderr, flush=True)
+
+    finished = jobs_lib.train_members(
+        [(member, tally.run_folder(member)) for member in members],
+        self._num_jobs,
+        leave_if_asked,
+        show,
+    )
+    for member, result in finished:
+      tally.add(member, **result)
+      tally.write()
+      show(
+          f'{_outcome(member, tally.scores(member))} '
+          f'({len(tally)} of {len(self.members)} members are finished)'
+      )
 
   def _run_group(self, members, tally, leave_if_asked):
     """Members together, as many at a time as there are places."""
@@ -163,21 +203,6 @@ class Sweep:
         parent = parent.setdefault(part, {})
       parent[name] = values
     return ml_collections.ConfigDict(record)
-
-
-def _run_alone(member, tally):
-  """A member as a run of its own, in a folder of its own."""
-  try:
-    scores = loop.train(
-        experiment_lib.prepare(member.config),
-        tally.run_folder(member),
-        label=member.words(),
-    )
-  except finite.NonFiniteError as error:
-    tally.add(member, failure=str(error))
-  else:
-    tally.add(member, scores=scores)
-  tally.write()
 
 
 def _label(member):
