@@ -4,6 +4,8 @@
   python -m hcl_jax.sweep --config=configs/graphs.py:MUTAG --workdir=DIR \\
       --sweep.loss.beta=0,1,2,10 --sweep.seed=0:10 [--config.loss.variant=...]
   python -m hcl_jax.sweep --config=configs/graphs.py:all --workdir=DIR
+  python -m hcl_jax.sweep --config=configs/sentences.py --workdir=DIR \\
+      --sweep.loss.beta=0,1,2 --sweep.seed=0:2 --jobs=2
 
 A configuration may have values to sweep itself, as the second one has; flags
 replace them. DIR gets results.csv, a line for each member, and results.md,
