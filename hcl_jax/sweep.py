@@ -63,9 +63,8 @@ def main(arguments: list[str]) -> int:
         f'hcl_jax.sweep: {stop}. The same command continues.', file=sys.stderr
     )
     return 0
-  except checkpoint.DamagedCheckpoint as error:
-    print(f'hcl_jax.sweep: {error}', file=sys.stderr)
-    return 1
+  except (OSError, checkpoint.DamagedCheckpoint) as error:
+    raise command.Failure(error) from error
   print(tally.markdown())
   print(f'\nwritten to {workdir / "results.csv"} and {workdir / "results.md"}')
   for line in tally.failures():

@@ -218,8 +218,10 @@ class SaveAndRestoreTest(CheckpointTest):
     with self._open() as checkpoints:
       checkpoints.save(1, _state(1), wait=True)
       with absltest.mock.patch.object(checksums, 'write_record', fail):
-        with self.assertLogs('absl', logging.ERROR):
-          with self.assertRaisesRegex(RuntimeError, 'failed: disk full'):
+        with self.assertNoLogs('absl', logging.INFO):
+          with self.assertRaisesRegex(
+              checkpoint.SaveError, f'to {self.directory} failed: disk full$'
+          ):
             checkpoints.save(2, _state(2), wait=True)
       self.assertEqual(checkpoints.steps(), [1])
       self.assertEqual(checkpoints.restore(_state())[1], 1)
@@ -227,7 +229,7 @@ class SaveAndRestoreTest(CheckpointTest):
   def test_an_unusable_directory_or_state_is_an_error_at_once(self):
     self.directory.write_text('a file')
     with self._open() as checkpoints:
-      with self.assertRaises(FileExistsError):
+      with self.assertRaisesRegex(checkpoint.SaveError, 'failed: .*exists'):
         checkpoints.save(1, _state(1))
       self.directory.unlink()
       with self.assertRaisesRegex(ValueError, 'a/0 of the state is a str'):
