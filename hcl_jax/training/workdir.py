@@ -87,8 +87,8 @@ def claim(workdir: str | os.PathLike) -> Iterator[None]:
       file.seek(0)
       holder = file.read().decode(errors='replace').strip() or 'unknown'
       raise WorkdirError(
-          f'another process ({holder}) is at work in {workdir}; stop it, or use '
-          'another workdir.'
+          f'another process ({holder}) is at work in {workdir}; stop it, or '
+          'use another workdir.'
       ) from None
     except OSError as error:
       logging.warning(
