@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
@@ -200,6 +201,18 @@ class SaveAndRestoreTest(CheckpointTest):
       again = step_fn(restored, ones)
     np.testing.assert_array_equal(again['w'], np.full(5, 16, np.float32))
     np.testing.assert_array_equal(again['w'], state['w'])
+
+  def test_metrics_added_later(self):
+    with self._open(best_metric='m') as checkpoints:
+      checkpoints.save(1, _state(1), metrics={'a': 0.1})
+      checkpoints.save(2, _state(2), metrics={'m': 1.0}, wait=True)
+      checkpoints.add_metrics(1, {'m': 2.0, 'n': math.nan})
+      self.assertEqual(checkpoints.best_step(), 1)
+    again = self._open(best_metric='m')
+    self.assertEqual(again.best_step(), 1)
+    self.assertEqual(again.metrics(1), {'a': 0.1, 'm': 2.0, 'n': None})
+    self.assertEqual(again.metrics(7), {})
+    self.assert_same(again.restore(_state(), step=1)[0], _state(1))
 
   def test_saving_a_step_twice_keeps_the_first(self):
     with self._open() as checkpoints:

@@ -171,6 +171,16 @@ class Checkpoints:
     listed = processes.list_of_first(self._list())
     return sorted(set(listed) - self._damaged)
 
+  def metrics(self, step: int) -> dict[str, float | None]:
+    """The numbers stored beside a step; None is one that was not finite."""
+    return dict(self._metrics.get(step, {}))
+
+  def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+    """Stores more numbers beside a step that is complete."""
+    self._metrics[step] = self.metrics(step) | dict(metrics)
+    if processes.is_first():
+      storage.add_metrics(self._directory / str(step), metrics)
+
   def best_step(self) -> int | None:
     """The step with the best value of ``best_metric``, or None."""
     return self._best_of(self.steps())

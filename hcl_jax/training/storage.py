@@ -70,6 +70,13 @@ def read_metrics(directory: epath.Path) -> dict[str, float | None]:
     return {}
 
 
+def add_metrics(directory: epath.Path, metrics: Mapping[str, float]) -> None:
+  """Adds numbers to the record of a step."""
+  record = checksums.read_record(directory / 'record')
+  record['metrics'] |= checksums.finite_or_none(metrics)
+  checksums.write_record(directory / 'record', record)
+
+
 def read_leaves(
     directory: epath.Path, abstract_state: Any
 ) -> dict[str, np.ndarray]:
