@@ -17,6 +17,7 @@ each state that is evaluated.
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from unittest import mock
@@ -106,6 +107,7 @@ def _announce_saves():
   save = checkpoint.Checkpoints.save
 
   def announced(self, step, *args, **kwargs):
+    self.wait()  # the step before is complete
     print(f'save {step}', flush=True)
     return save(self, step, *args, **kwargs)
 
@@ -125,6 +127,8 @@ def _slow_saves(pause):
 
 def run(*, devices, pause=0.0, nan_step=0, save_pause=0.0):
   """Runs the command with the flags in sys.argv."""
+  # A shell starts background jobs, tests maybe, with SIGINT ignored.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   # Importing tests has asked for eight.
   os.environ['XLA_FLAGS'] = (
       f'--xla_force_host_platform_device_count={devices}'
