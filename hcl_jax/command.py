@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: flags, and errors of use as one line, status 2."""
+"""What all commands share: flags, and errors as one line and a status."""
 
 from collections.abc import Callable
 import sys
@@ -12,6 +12,10 @@ class UsageError(Exception):
   """What the user asked for cannot be done; the message says why."""
 
 
+class Failure(Exception):
+  """What was begun cannot be finished; the message says why."""
+
+
 def run(
     name: str,
     main: Callable[[list[str]], int | None],
@@ -22,8 +26,8 @@ def run(
 
   Args:
     name: what an error message begins with.
-    main: the command; gets the arguments that are not flags. A UsageError is
-      printed as one line, and the process ends with status 2.
+    main: the command; gets the arguments that are not flags. A UsageError or
+      Failure is printed as one line, and the process ends with status 2 or 1.
     own_flags: what flags begin with that main reads itself, ``'--NAME.'``;
       they are among its arguments.
   """
@@ -33,6 +37,8 @@ def run(
       return main(argv[1:])
     except UsageError as error:
       return refuse(name, error)
+    except Failure as error:
+      return fail(name, error)
 
   def parse(argv):
     own = [x for x in argv[1:] if own_flags and x.startswith(own_flags)]
@@ -50,6 +56,12 @@ def refuse(name: str, error: Exception) -> int:
   """Prints an error on one line and returns the exit status."""
   print(f'{name}: {one_line(error)}', file=sys.stderr)
   return 2
+
+
+def fail(name: str, error: Exception) -> int:
+  """As :func:`refuse`, for what failed on the way."""
+  refuse(name, error)
+  return 1
 
 
 def one_line(error: Exception) -> str:

@@ -43,8 +43,8 @@ def run(name: str, main: Callable[[list[str]], int | None]) -> None:
   Args:
     name: what an error message begins with.
     main: the command. What it raises in one process only must not leave the
-      others waiting: an error other than a UsageError ends the process at once,
-      and they notice.
+      others waiting: an error other than a UsageError, which all of them raise,
+      ends the process at once, and they notice.
   """
 
   def joined(arguments):
@@ -62,6 +62,9 @@ def run(name: str, main: Callable[[list[str]], int | None]) -> None:
       status = main(arguments)
     except command.UsageError as error:
       status = command.refuse(name, error)
+    except command.Failure as error:
+      command.fail(name, error)
+      _leave_at_once(name)
     except BaseException:
       traceback.print_exc()
       _leave_at_once(name)

@@ -75,9 +75,8 @@ def main(arguments: list[str]) -> int:
         f'hcl_jax.sweep: {stop}. The same command continues.', file=sys.stderr
     )
     return 0
-  except (checkpoint.DamagedCheckpoint, jobs.JobDied) as error:
-    print(f'hcl_jax.sweep: {error}', file=sys.stderr)
-    return 1
+  except (OSError, checkpoint.DamagedCheckpoint, jobs.JobFailed) as error:
+    raise command.Failure(error) from error
   print(tally.markdown())
   print(f'\nwritten to {workdir / "results.csv"} and {workdir / "results.md"}')
   for line in tally.failures():

@@ -54,10 +54,7 @@ def main(arguments: list[str]) -> int:
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
   try:
-    if config.get('compare'):
-      scores = comparison.compare(experiment, workdir)
-    else:
-      scores = {'last step': loop.train(experiment, workdir)}
+    _train(experiment, config, workdir)
   except (workdir_lib.WorkdirError, checkpoint.StateMismatch) as error:
     raise command.UsageError(error) from error
   except loop.Interrupted as stop:
@@ -67,15 +64,26 @@ def main(arguments: list[str]) -> int:
       finite.NonFiniteError, checkpoint.DamagedCheckpoint, processes.PeerError
   ) as error:  # fmt: skip
     return _fail(error)
-  if processes.is_first():
-    reporting.write_json(workdir / 'scores.json', scores)
-    print(report(experiment, scores))
+  except OSError as error:
+    raise command.Failure(
+        f'{error}. The same command resumes from the last checkpoint.'
+    ) from error
   return 0
 
 
+def _train(experiment, config, workdir) -> None:
+  """Trains, and writes and prints the scores."""
+  if config.get('compare'):
+    scores = comparison.compare(experiment, workdir)
+  else:
+    scores = {'last step': loop.train(experiment, workdir)}
+  if processes.is_first():
+    reporting.write_json(workdir / 'scores.json', scores)
+    print(report(experiment, scores))
+
+
 def _fail(error: Exception) -> int:
-  print(f'hcl_jax.train: {error}', file=sys.stderr)
-  return 1
+  return command.fail('hcl_jax.train', error)
 
 
 def report(experiment: loop.Experiment, scores: dict[str, Any]) -> str:

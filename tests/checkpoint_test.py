@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
@@ -201,6 +202,18 @@ class SaveAndRestoreTest(CheckpointTest):
     np.testing.assert_array_equal(again['w'], np.full(5, 16, np.float32))
     np.testing.assert_array_equal(again['w'], state['w'])
 
+  def test_metrics_added_later(self):
+    with self._open(best_metric='m') as checkpoints:
+      checkpoints.save(1, _state(1), metrics={'a': 0.1})
+      checkpoints.save(2, _state(2), metrics={'m': 1.0}, wait=True)
+      checkpoints.add_metrics(1, {'m': 2.0, 'n': math.nan})
+      self.assertEqual(checkpoints.best_step(), 1)
+    again = self._open(best_metric='m')
+    self.assertEqual(again.best_step(), 1)
+    self.assertEqual(again.metrics(1), {'a': 0.1, 'm': 2.0, 'n': None})
+    self.assertEqual(again.metrics(7), {})
+    self.assert_same(again.restore(_state(), step=1)[0], _state(1))
+
   def test_saving_a_step_twice_keeps_the_first(self):
     with self._open() as checkpoints:
       self.assertTrue(checkpoints.save(1, _state(1)))
@@ -218,8 +231,10 @@ class SaveAndRestoreTest(CheckpointTest):
     with self._open() as checkpoints:
       checkpoints.save(1, _state(1), wait=True)
       with absltest.mock.patch.object(checksums, 'write_record', fail):
-        with self.assertLogs('absl', logging.ERROR):
-          with self.assertRaisesRegex(RuntimeError, 'failed: disk full'):
+        with self.assertNoLogs('absl', logging.INFO):
+          with self.assertRaisesRegex(
+              checkpoint.SaveError, f'to {self.directory} failed: disk full$'
+          ):
             checkpoints.save(2, _state(2), wait=True)
       self.assertEqual(checkpoints.steps(), [1])
       self.assertEqual(checkpoints.restore(_state())[1], 1)
@@ -227,7 +242,7 @@ class SaveAndRestoreTest(CheckpointTest):
   def test_an_unusable_directory_or_state_is_an_error_at_once(self):
     self.directory.write_text('a file')
     with self._open() as checkpoints:
-      with self.assertRaises(FileExistsError):
+      with self.assertRaisesRegex(checkpoint.SaveError, 'failed: .*exists'):
         checkpoints.save(1, _state(1))
       self.directory.unlink()
       with self.assertRaisesRegex(ValueError, 'a/0 of the state is a str'):

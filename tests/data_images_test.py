@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,16 @@ from hcl_jax.data.builders.digit_scenes import builder
 from hcl_jax.data.builders.digit_scenes import scenes
 
 _TINY = 'digit_scenes/tiny'
+
+
+def _flip(path):
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 0x10
+  path.write_bytes(content)
+
+
+def _cut(path):
+  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 class LoadTest(parameterized.TestCase):
@@ -147,6 +158,77 @@ class LoadTest(parameterized.TestCase):
         [sys.executable, '-c', script], capture_output=True, text=True
     )
     self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class DamageTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    tfds.disable_progress_bar()
+    cls.prepared = cls.enterClassContext(tempfile.TemporaryDirectory())
+    for split in ('train', 'test'):
+      data.load(_TINY, split, data_dir=cls.prepared)
+
+  def setUp(self):
+    super().setUp()
+    self.data_dir = self.enter_context(tempfile.TemporaryDirectory())
+    shutil.copytree(self.prepared, self.data_dir, dirs_exist_ok=True)
+    self.folder = pathlib.Path(self.data_dir, _TINY, '1.0.0')
+
+  def _file(self, part):
+    (path,) = self.folder.glob(f'*{part}*')
+    return path
+
+  def _load(self, split, **kwargs):
+    return data.load(_TINY, split, data_dir=self.data_dir, **kwargs)
+
+  @parameterized.product(
+      (
+          {'part': 'train.array', 'damage': _flip},
+          {'part': 'train.array', 'damage': _cut},
+          {'part': 'train.array', 'damage': pathlib.Path.unlink},
+          {'part': 'dataset_info', 'damage': _cut},
+      ),
+      split=('train', 'test+train'),
+  )
+  def test_a_damaged_file_is_named(self, part, damage, split):
+    shutil.rmtree(self.folder / 'hcl_jax_cache')
+    path = self._file(part)
+    damage(path)
+    with self.assertRaisesRegex(
+        OSError, f'{path} is damaged .*; delete {self.folder} and prepare'
+    ):
+      self._load(split)
+
+  def test_a_damaged_list_of_features(self):
+    _cut(self._file('features'))
+    with self.assertRaisesRegex(OSError, f'{self.folder} is damaged'):
+      self._load('train')
+
+  def test_damage_met_while_streaming(self):
+    images = self._load('train', max_bytes_in_memory=1)
+    _flip(self._file('train.array'))
+    batches = data.batches(
+        images, seed=0, batch_size=128, first_step=0, num_steps=4
+    )
+    with self.assertRaisesRegex(OSError, r'train.array_record.* is damaged'):
+      list(batches)
+
+  @parameterized.parameters(_flip, _cut)
+  def test_what_is_kept_beside_the_records_is_made_anew(self, damage):
+    expected = self._load('train').array
+    damage(self._file('hcl_jax_cache') / 'train_images.npz')
+    with self.assertLogs('absl', 'WARNING') as logs:
+      np.testing.assert_array_equal(self._load('train').array, expected)
+    self.assertRegex(logs.output[0], 'train_images.npz is damaged .*made anew')
+    with self.assertNoLogs('absl', 'WARNING'):
+      np.testing.assert_array_equal(self._load('train').array, expected)
+
+  def test_lost_information_is_told_of(self):
+    self._file('dataset_info').unlink()
+    with self.assertRaisesRegex(FileNotFoundError, 'is not prepared in'):
+      self._load('train')
 
 
 class ImagesTest(absltest.TestCase):

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hcl_jax.train with a tiny experiment, as one process of several.
+"""hcl_jax.train with a tiny experiment, as a process of its own.
 
-  python tests/process_worker.py DEVICES PAUSE NAN_STEP FLAGS...
+  python tests/process_worker.py KNOBS FLAGS...
 
-PAUSE is the seconds before each batch, NAN_STEP a step whose batch gives NaN.
-Prints the checksum of each state that is evaluated.
+KNOBS is a JSON object:
+  devices: how many this process has.
+  pause: seconds before each batch.
+  nan_step: a step whose batch gives NaN.
+  save_pause: seconds before and after a checkpoint's record is written, when
+    its arrays are on disk or about to be.
+
+Prints ``batch STEP`` and ``save STEP`` as it comes to them, and the checksum of
+each state that is evaluated.
 """
 
 import hashlib
+import json
 import os
+import signal
 import sys
 import time
 from unittest import mock
@@ -20,6 +29,8 @@ import optax
 from hcl_jax import data
 from hcl_jax import hosts
 from hcl_jax import train
+from hcl_jax.training import checkpoint
+from hcl_jax.training import checksums
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import readout
 from tests import tiny
@@ -47,6 +58,7 @@ class _Experiment(experiment_lib.Experiment):
     made = super().batches(first_step, num_steps)
     last = jax.process_index() == jax.process_count() - 1
     for step, batch in enumerate(made, first_step + 1):
+      print(f'batch {step}', flush=True)
       time.sleep(self.pause)
       if step == self.nan_step and last:
         batch['label'][-1] = 99
@@ -91,9 +103,32 @@ def prepare(config, **unused):
   )
 
 
-def main():
-  devices, pause, nan_step = sys.argv[1:4]
-  del sys.argv[1:4]
+def _announce_saves():
+  save = checkpoint.Checkpoints.save
+
+  def announced(self, step, *args, **kwargs):
+    self.wait()  # the step before is complete
+    print(f'save {step}', flush=True)
+    return save(self, step, *args, **kwargs)
+
+  return mock.patch.object(checkpoint.Checkpoints, 'save', announced)
+
+
+def _slow_saves(pause):
+  write = checksums.write_record
+
+  def slow(*args):
+    time.sleep(pause)
+    write(*args)
+    time.sleep(pause)
+
+  return mock.patch.object(checksums, 'write_record', slow)
+
+
+def run(*, devices, pause=0.0, nan_step=0, save_pause=0.0):
+  """Runs the command with the flags in sys.argv."""
+  # A shell starts background jobs, tests maybe, with SIGINT ignored.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   # Importing tests has asked for eight.
   os.environ['XLA_FLAGS'] = (
       f'--xla_force_host_platform_device_count={devices}'
@@ -101,10 +136,14 @@ def main():
   jax.config.update('jax_numpy_rank_promotion', 'allow')
   jax.config.update('jax_numpy_dtype_promotion', 'standard')
   jax.config.update('jax_disable_most_optimizations', True)
-  _Experiment.pause, _Experiment.nan_step = float(pause), int(nan_step)
-  with mock.patch.object(experiment_lib, 'prepare', prepare):
+  _Experiment.pause, _Experiment.nan_step = pause, nan_step
+  with (
+      mock.patch.object(experiment_lib, 'prepare', prepare),
+      _announce_saves(),
+      _slow_saves(save_pause),
+  ):
     hosts.run('hcl_jax.train', train.main)
 
 
 if __name__ == '__main__':
-  main()
+  run(**json.loads(sys.argv.pop(1)))

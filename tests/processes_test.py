@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes: one model of all, agreement, and lost peers."""
 
+import json
 import os
 import pathlib
 import re
@@ -84,12 +85,13 @@ class _Pair:
   def __init__(self, test, workdir, how, *, pause=0.0, nan_step=0, **fields):
     self._test, self._workdir = test, workdir
     self.processes = []
+    knobs = {'devices': 4, 'pause': pause, 'nan_step': nan_step}
     for i in range(2):
       flags, environment = how(i)
       fields = _FIELDS | fields
       command = [
-          sys.executable, 'tests/process_worker.py', '4', str(pause),
-          str(nan_step), f'--config={_CONFIG}', f'--workdir={workdir}',
+          sys.executable, 'tests/process_worker.py', json.dumps(knobs),
+          f'--config={_CONFIG}', f'--workdir={workdir}',
           f'--heartbeat_timeout={_HEARTBEAT_SECONDS}', *flags,
           *(f'--config.{name}={value}' for name, value in fields.items()),
       ]  # fmt: skip

@@ -345,7 +345,7 @@ def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
         f'{builder.info.full_name} has no graphs, only '
         f'{", ".join(builder.info.features)}.'
     )
-  source = builder.as_data_source('train')
+  source = records.open_split(builder, 'train')
   return source.__getitems__(list(range(len(source))))
 
 

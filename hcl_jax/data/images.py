@@ -89,6 +89,7 @@ def load(
 
   Raises:
     FileNotFoundError: the data set is not prepared; the message says how to.
+    OSError: a file of it is damaged; the message names it.
     ValueError: the name, the split or the kind of data set is unsuitable.
   """
   directory = _prepared(name, locations.data_dir(data_dir))
@@ -115,7 +116,7 @@ def _prepared_digit_scenes(name, directory):
   found = locations.find(full_name, directory)
   if found is None:
     _prepare_digit_scenes(config, version, directory)
-    found = locations.find(full_name, directory)
+    found = locations.require(full_name, directory)
   return found
 
 

@@ -8,13 +8,19 @@ import json
 import os
 import pathlib
 import tempfile
+import zipfile
 
+from absl import logging
 import numpy as np
 from PIL import Image
 
 _CHUNK = 512
 # A folder beside the records; safe to delete.
 _CACHE = 'hcl_jax_cache'
+
+
+class DamagedData(OSError):
+  """A file of a prepared data set is missing, cut off or altered."""
 
 
 class Records:
@@ -84,9 +90,12 @@ class Records:
     """compute(), kept beside the records; parts of splits are not kept."""
     if '[' in self._split:
       return compute()
-    path = self._directory / _CACHE / f'{self._split}_{kind}.npy'
+    path = self._directory / _CACHE / f'{self._split}_{kind}.npz'
     if path.is_file():
-      return np.load(path)
+      try:
+        return _load(path)
+      except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        logging.warning('%s is damaged (%s) and made anew.', path, error)
     array = compute()
     _save(path, array)
     return array
@@ -110,13 +119,16 @@ def open_builder(directory: pathlib.Path):
   check_format(directory)
   import tensorflow_datasets as tfds  # Half a second, so only when needed.
 
-  return tfds.builder_from_directory(directory)
+  try:
+    return tfds.builder_from_directory(directory)
+  except Exception as error:  # Damaged files surface as any of them.
+    raise _damaged(directory, directory, error) from error
 
 
-def open_split(builder, split: str, **options):
+def open_split(builder, split: str, **options) -> 'Source':
   """The records of a split, by number; a ValueError if there is none such."""
   try:
-    return builder.as_data_source(split, **options)
+    return Source(builder, split, builder.as_data_source(split, **options))
   except (ValueError, KeyError, AssertionError) as error:
     raise ValueError(
         f'{builder.info.full_name} has the splits '
@@ -125,9 +137,44 @@ def open_split(builder, split: str, **options):
     ) from error
 
 
+class Source:
+  """Records of a split, by number; DamagedData names the file of one."""
+
+  def __init__(self, builder, split, source):
+    self._builder, self._split, self._source = builder, split, source
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitems__(self, rows: Sequence[int]) -> list[dict]:
+    try:
+      return self._source.__getitems__(rows)
+    except RuntimeError as error:  # array_record has no other, nor the name
+      file = self._file_of(self._first_unreadable(rows))
+      directory = pathlib.Path(self._builder.data_path)
+      raise _damaged(file, directory, error) from error
+
+  def _first_unreadable(self, rows):
+    for row in rows:
+      try:
+        self._source.__getitems__([row])
+      except RuntimeError:
+        break
+    return row
+
+  def _file_of(self, row):
+    files = self._builder.info.splits[self._split].file_instructions
+    ends = np.cumsum([file.take for file in files])
+    return files[np.searchsorted(ends, row, side='right')].filename
+
+
 def check_format(directory: pathlib.Path) -> None:
   """Raises ValueError unless a prepared data set is in array_record files."""
-  info = json.loads((directory / 'dataset_info.json').read_text())
+  path = directory / 'dataset_info.json'
+  try:
+    info = json.loads(path.read_text())
+  except ValueError as error:
+    raise _damaged(path, directory, error) from error
   found = info.get('fileFormat', 'tfrecord')
   if found != 'array_record':
     raise ValueError(
@@ -178,12 +225,25 @@ def _decode(encoded):
     return np.asarray(image if image.mode == 'RGB' else image.convert('RGB'))
 
 
+def _damaged(path, directory, error) -> DamagedData:
+  line = (str(error).strip().splitlines() or [''])[0][:200]
+  return DamagedData(
+      f'{path} is damaged ({line}); delete {directory} and prepare the data '
+      'set once more.'
+  )
+
+
+def _load(path):
+  with np.load(path) as file:
+    return file['array']
+
+
 def _save(path, array):
   """Whole or not at all; a folder that cannot be written is no matter."""
   try:
     path.parent.mkdir(exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-      np.save(file, array)
+      np.savez(file, array=array)  # unlike npy, with a checksum
     os.replace(file.name, path)
   except OSError:
     pass

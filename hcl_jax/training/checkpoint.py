@@ -8,7 +8,9 @@ killed saves left behind and moves steps found damaged by ``restore`` aside, to
 ``<step>.damaged``; nothing else ever deletes those.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
 import math
 import operator
 from typing import Any
@@ -26,6 +28,10 @@ from hcl_jax.training import storage
 
 DamagedCheckpoint = checksums.DamagedCheckpoint
 StateMismatch = checksums.StateMismatch
+
+
+class SaveError(OSError):
+  """A checkpoint that could not be written; those before it are there."""
 
 
 class Checkpoints:
@@ -96,16 +102,20 @@ class Checkpoints:
 
     Returns:
       False where the step was there already; it is left as it is.
+
+    Raises:
+      SaveError: a step, this one or the one before, could not be written.
     """
     step = operator.index(step)
     self.wait()
     self._set_damaged_aside()
     if new := step not in self.steps():
-      # Orbax meeting an unusable directory leaves threads that never end.
-      self._directory.mkdir(parents=True, exist_ok=True)
       args = storage.save_args(state, metrics or {})
       self._metrics[step] = dict(metrics or {})
-      self._open_manager().save(step, args=args, force=True)
+      with self._saving():
+        # Orbax meeting an unusable directory leaves threads that never end.
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._open_manager().save(step, args=args, force=True)
     if wait:
       self.wait()
     return new
@@ -161,6 +171,16 @@ class Checkpoints:
     listed = processes.list_of_first(self._list())
     return sorted(set(listed) - self._damaged)
 
+  def metrics(self, step: int) -> dict[str, float | None]:
+    """The numbers stored beside a step; None is one that was not finite."""
+    return dict(self._metrics.get(step, {}))
+
+  def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+    """Stores more numbers beside a step that is complete."""
+    self._metrics[step] = self.metrics(step) | dict(metrics)
+    if processes.is_first():
+      storage.add_metrics(self._directory / str(step), metrics)
+
   def best_step(self) -> int | None:
     """The step with the best value of ``best_metric``, or None."""
     return self._best_of(self.steps())
@@ -169,21 +189,29 @@ class Checkpoints:
     """Returns when no save is running; raises the error of a failed one."""
     if self._manager is None:
       return
-    try:
+    with self._saving():
       self._manager.wait_until_finished()
-    except Exception as error:
-      raise RuntimeError(
-          f'saving a checkpoint to {self._directory} failed: {error}'
-      ) from error
 
   def close(self) -> None:
     """Waits, then releases the threads of the background saves."""
     try:
       self.wait()
     finally:
-      if self._manager is not None:
-        self._manager.close()
-        self._manager = None
+      manager, self._manager = self._manager, None
+      if manager is not None:
+        with self._saving():
+          manager.close()
+
+  @contextlib.contextmanager
+  def _saving(self) -> Iterator[None]:
+    """Whatever fails in the block, a save has."""
+    try:
+      yield
+    except Exception as error:
+      raise SaveError(
+          f'saving a checkpoint to {self._directory} failed: '
+          f'{storage.reason(error)}'
+      ) from error
 
   def _list(self) -> list[int]:
     if not self._directory.is_dir():

@@ -66,19 +66,26 @@ def make_record(
           name: _signature(leaf) | {'crc32': _crc32(leaf)}
           for name, leaf in leaves.items()
       },
-      'metrics': {
-          name: float(value) if math.isfinite(value) else None
-          for name, value in (metrics or {}).items()
-      },
+      'metrics': finite_or_none(metrics or {}),
+  }
+
+
+def finite_or_none(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+  """Numbers as JSON has them."""
+  return {
+      name: float(value) if math.isfinite(value) else None
+      for name, value in metrics.items()
   }
 
 
 def write_record(directory: epath.Path, record: dict[str, Any]) -> None:
-  """Writes a record of :func:`make_record` into an existing directory."""
+  """Writes a record of :func:`make_record`, at once, or in place of another."""
   text = json.dumps(
       {'record': record, 'crc32': _crc32_of_json(record)}, sort_keys=True
   )
-  (directory / _FILE).write_text(text)
+  temporary = directory / f'{_FILE}.tmp'
+  temporary.write_text(text)
+  temporary.replace(directory / _FILE)
 
 
 def read_record(directory: epath.Path) -> dict[str, Any]:

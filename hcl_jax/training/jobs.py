@@ -18,22 +18,33 @@ import pathlib
 import signal
 import sys
 import threading
+import traceback
 from typing import Any
 from typing import NamedTuple
 
 import jax
 
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.training import checkpoint
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import grid
 from hcl_jax.training import loop
+from hcl_jax.training import workdir as workdir_lib
 
 _POLL_SECONDS = 0.5
+# What a run may end with; all else is a bug.
+_ERRORS = (
+    loop.Interrupted,
+    workdir_lib.WorkdirError,
+    checkpoint.StateMismatch,
+    checkpoint.DamagedCheckpoint,
+    OSError,
+)
 
 
-class JobDied(RuntimeError):
-  """A process ended without a word, as one does that is killed."""
+class JobFailed(RuntimeError):
+  """A process ended without a word, as one does that is killed, or a bug."""
 
 
 def check(num_jobs: int) -> None:
@@ -152,8 +163,9 @@ def _receive(job: _Job) -> tuple[str, Any]:
     kind, value = job.receiver.recv()
   except EOFError:
     job.process.join()
-    return 'error', JobDied(
-        f'the process of {words} ended with status {job.process.exitcode}'
+    return 'error', JobFailed(
+        f'the process of {words} ended with status {job.process.exitcode}. '
+        'The same command continues.'
     )
   if kind == 'line':
     return kind, value if value.startswith(words) else f'{words}: {value}'
@@ -177,8 +189,16 @@ def _work(sender, member, folder, cores) -> None:
   try:
     message = 'outcome', train_member(member, folder)
   except Exception as error:
-    message = 'error', error
+    message = 'error', _plain(error)
   _send(sender, message)
+
+
+def _plain(error: Exception) -> Exception:
+  """The error with nothing but its message, so that it can be sent."""
+  for kind in _ERRORS:
+    if isinstance(error, kind):
+      return kind(str(error))
+  return JobFailed('\n'.join(traceback.format_exception(error)))
 
 
 def _leave_with_parent() -> None:

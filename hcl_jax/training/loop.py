@@ -24,6 +24,9 @@ from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import workdir as workdir_lib
 
+# Before a step's number: its loss, in the metrics of a checkpoint.
+_LOSS = 'loss/'
+
 Experiment = (
     experiment_lib.Experiment
     | graph_experiment.GraphExperiment
@@ -148,12 +151,14 @@ class _Run:
     self._best = config_lib.BEST[experiment.config.task]
     self._protocol = self._best.partition('/')[0]
     self._watch = finite.Watch(workdir, self._last_checkpoint)
-    self._losses = []
+    self._losses = {}  # by step, since the last line
 
   def steps(
       self, state: state_lib.TrainState, first_step: int
   ) -> state_lib.TrainState:
     """Takes all steps that are left."""
+    if first_step:
+      self._take_up(first_step, state)
     total = self._experiment.total_steps
     take = self._experiment.make_step()
     batches = self._experiment.batches(first_step, total - first_step)
@@ -175,13 +180,27 @@ class _Run:
     self._writer.write(self._experiment.total_steps, readout.numbers(scores))
     return scores
 
+  def _take_up(self, done: int, state: state_lib.TrainState) -> None:
+    """Does what the run that saved this step had left to do."""
+    saved = self._checkpoints.metrics(done)
+    self._losses = {
+        int(name.removeprefix(_LOSS)): loss
+        for name, loss in saved.items()
+        if name.startswith(_LOSS)
+    }
+    if processes.anywhere(self._evaluates(done) and self._best not in saved):
+      scores = self._evaluate(done, state)
+      if scores is None:
+        raise Interrupted(f'stopped after step {done}, which is saved')
+      self._checkpoints.add_metrics(done, scores)
+
   def _log(self, known: list[tuple[int, dict[str, float]]]) -> None:
     """Writes every so many steps, with the mean loss since the last line."""
     for step, values in known:
-      self._losses.append(values['loss'])
+      self._losses[step] = values['loss']
       if step % self._config.train.log_every_steps == 0:
         rate = float(self._experiment.learning_rate(step - 1))
-        values |= {'loss': statistics.fmean(self._losses)}
+        values |= {'loss': statistics.fmean(self._losses.values())}
         self._writer.write(step, values | {'learning_rate': rate})
         self._losses.clear()
 
@@ -189,15 +208,17 @@ class _Run:
     """Evaluates, saves or leaves, where it is time to."""
     stop = self._interruption.poll()
     last = done == self._experiment.total_steps
-    every = self._config.evaluate[f'{self._protocol}_every_epochs']
-    evaluate = self._due(done, every)
+    evaluate = self._evaluates(done)
     save = self._due(done, self._config.train.checkpoint_every_epochs)
     if not (stop or last or evaluate or save):
       return
     self._log(self._watch.finish())
     scores = self._evaluate(done, state) if evaluate and not stop else None
     stop = stop or self._interruption.requested
-    self._checkpoints.save(done, state, metrics=scores, wait=stop or last)
+    losses = {f'{_LOSS}{step}': x for step, x in self._losses.items()}
+    self._checkpoints.save(
+        done, state, metrics=losses | (scores or {}), wait=stop or last
+    )
     if stop:
       raise Interrupted(f'stopped after step {done}, which is saved')
 
@@ -212,6 +233,10 @@ class _Run:
     best = self._best
     self._progress.write(f'step {done}: {best} {scores[best]:.2%}')
     return scores
+
+  def _evaluates(self, done: int) -> bool:
+    every = self._config.evaluate[f'{self._protocol}_every_epochs']
+    return self._due(done, every)
 
   def _due(self, done: int, epochs: float) -> bool:
     steps = max(round(epochs * self._experiment.steps_per_epoch), 1)

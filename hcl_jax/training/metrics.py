@@ -7,7 +7,9 @@ numbers that are not finite, so these are the strings "NaN", "Infinity" and
 most the line that was being written.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
 import json
 import math
 import os
@@ -19,6 +21,7 @@ from absl import logging
 import jax
 
 _FILE = 'metrics.jsonl'
+_FLUSH_SECONDS = 10
 
 
 class MetricsWriter:
@@ -52,8 +55,12 @@ class MetricsWriter:
   def __enter__(self):
     return self
 
-  def __exit__(self, *unused):
-    self.close()
+  def __exit__(self, kind, *unused):
+    try:
+      self.close()
+    except OSError:
+      if kind is None:  # or it would hide the error that led here
+        raise
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Writes one line.
@@ -61,44 +68,81 @@ class MetricsWriter:
     Args:
       step: number of updates done so far.
       values: numbers, or arrays of one element, by name.
+
+    Raises:
+      OSError: the line cannot be written; the error names the file.
     """
     if self._file is None:
       return
     record = {'step': int(step)}
     for name, value in values.items():
       record[name] = _number(name, value)
-    self._file.write(_encode(record) + '\n')
-    self._file.flush()
+    with _naming(self._workdir / _FILE):
+      self._file.write(_encode(record) + '\n')
+      self._file.flush()
     if self._tensorboard:
       self._write_events(record)
 
   def close(self) -> None:
     """Closes the files; nothing is written afterwards."""
-    if self._file is not None:
-      self._file.close()
-      self._file = None
-    if self._events is not None:
-      self._events.close()
-      self._events = None
+    file, self._file = self._file, None
+    events, self._events = self._events, None
+    with contextlib.ExitStack() as stack:
+      if events is not None:
+        stack.callback(events.close)
+      if file is not None:
+        stack.enter_context(_naming(self._workdir / _FILE))
+        stack.callback(file.close)
 
   def _write_events(self, record) -> None:
     if self._events is None:
-      self._events = self._open_events()
-    for name, value in record.items():
-      if name != 'step':
-        self._events.add_scalar(name, value, record['step'])
+      self._events = _Events(self._workdir / 'tensorboard', self._resume_step)
+    self._events.write(record)
 
-  def _open_events(self):
-    import tensorboardX
 
-    purge = None if self._resume_step is None else self._resume_step + 1
-    return tensorboardX.SummaryWriter(
-        logdir=str(self._workdir / 'tensorboard'),
-        purge_step=purge,
-        flush_secs=10,
-        # File names have seconds only; a quick restart must not share one.
-        filename_suffix=f'.{time.time_ns()}',
-    )
+class _Events:
+  """A file for TensorBoard.
+
+  Written in the thread of the caller: tensorboardX's SummaryWriter has one of
+  its own, and where a full disk ends that, the next events wait for it forever.
+  """
+
+  def __init__(self, directory, resume_step):
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2
+
+    self._event = event_pb2.Event
+    self._directory = directory
+    self._flushed = time.monotonic()
+    with _naming(directory):
+      directory.mkdir(exist_ok=True)
+      self._writer = event_file_writer.EventsWriter(
+          str(directory / 'events'),
+          # File names have seconds only; a quick restart must not share one.
+          f'.{time.time_ns()}',
+      )
+    if resume_step is not None:
+      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+      self._add(step=resume_step + 1, session_log=start)
+
+  def write(self, record) -> None:
+    values = [
+        {'tag': name, 'simple_value': value}
+        for name, value in record.items()
+        if name != 'step'
+    ]
+    self._add(step=record['step'], summary={'value': values})
+
+  def close(self) -> None:
+    with _naming(self._directory):
+      self._writer.close()
+
+  def _add(self, **fields) -> None:
+    with _naming(self._directory):
+      self._writer.write_event(self._event(wall_time=time.time(), **fields))
+      if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+        self._writer.flush()
+        self._flushed = time.monotonic()
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
@@ -115,6 +159,16 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
   if bad:
     logging.warning('%s: skipped %d lines that are not records.', workdir, bad)
   return records
+
+
+@contextlib.contextmanager
+def _naming(path: pathlib.Path) -> Iterator[None]:
+  """Lets an error of a write, which has no file name, have one."""
+  try:
+    yield
+  except OSError as error:
+    error.filename = error.filename or str(path)
+    raise
 
 
 def _number(name: str, value: Any) -> float:

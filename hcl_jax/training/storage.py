@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Mapping
 import dataclasses
 import logging
+import os
 import pathlib
+import re
 from typing import Any
 
 from absl import logging as absl_logging
@@ -68,6 +70,13 @@ def read_metrics(directory: epath.Path) -> dict[str, float | None]:
     return {}
 
 
+def add_metrics(directory: epath.Path, metrics: Mapping[str, float]) -> None:
+  """Adds numbers to the record of a step."""
+  record = checksums.read_record(directory / 'record')
+  record['metrics'] |= checksums.finite_or_none(metrics)
+  checksums.write_record(directory / 'record', record)
+
+
 def read_leaves(
     directory: epath.Path, abstract_state: Any
 ) -> dict[str, np.ndarray]:
@@ -101,17 +110,28 @@ def read_leaves(
   return empty | stored
 
 
-def quiet_orbax() -> None:
-  """Drops what orbax logs below ERROR on absl's logger.
+def reason(error: Exception) -> str:
+  """Why a save failed, in one line."""
+  if isinstance(error, OSError):
+    return str(error)
+  # A page of tensorstore's has the system's number for it near its end.
+  if number := re.search(r"os_error_code='(\d+)'", str(error)):
+    return os.strerror(int(number[1]))
+  return _first_line(error)
 
-  Its warnings are of no use here: every wait that was asked for is one.
+
+def quiet_orbax() -> None:
+  """Drops what orbax logs on absl's logger, except errors without a traceback.
+
+  Its warnings are of no use here: every wait that was asked for is one. What
+  it logs with a traceback, in each of several threads, it raises too.
   """
   absl_logging.get_absl_logger().addFilter(_errors_of_orbax)
 
 
 def _errors_of_orbax(record: logging.LogRecord) -> bool:
   inside = 'orbax' in pathlib.PurePath(record.pathname).parts
-  return not inside or record.levelno >= logging.ERROR
+  return not inside or record.levelno >= logging.ERROR and not record.exc_info
 
 
 def _copy_to_host(state) -> dict[str, np.ndarray]:
@@ -158,10 +178,12 @@ def _read_arrays(directory, target) -> dict[str, Any]:
   except (MemoryError, PermissionError):
     raise
   except Exception as error:  # Damaged bytes surface as any of them.
-    line = (str(error).strip().splitlines() or [''])[0][:200]
-    raise checksums.DamagedCheckpoint(
-        f'{type(error).__name__}: {line}'
-    ) from error
+    raise checksums.DamagedCheckpoint(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+  line = (str(error).strip().splitlines() or [''])[0][:200]
+  return f'{type(error).__name__}: {line}'
 
 
 def _arrays_handler() -> ocp.PyTreeCheckpointHandler:
@@ -173,19 +195,31 @@ def _arrays_handler() -> ocp.PyTreeCheckpointHandler:
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """Reads all arrays to the end, also where one of them is damaged."""
+  """Reads and writes all arrays to the end, also where one of them fails."""
 
   async def deserialize(self, infos, args=None):
     read = super().deserialize
-    # Reads left alone by the first error complain into a closed event loop.
-    results = await asyncio.gather(
-        *(read([info], [arg]) for info, arg in zip(infos, args, strict=True)),
-        return_exceptions=True,
+    arrays = await _finish_all(
+        read([info], [arg]) for info, arg in zip(infos, args, strict=True)
     )
-    for result in results:
-      if isinstance(result, BaseException):
-        raise result
-    return [array for (array,) in results]
+    return [array for (array,) in arrays]
+
+  async def _background_serialize(self, values, infos, args=None):
+    write = super()._background_serialize
+    await _finish_all(
+        write([value], [info], [arg])
+        for value, info, arg in zip(values, infos, args, strict=True)
+    )
+
+
+async def _finish_all(works) -> list[Any]:
+  """Results of all, or the first error when all are done."""
+  # Those left alone by the first error complain into a closed event loop.
+  results = await asyncio.gather(*works, return_exceptions=True)
+  for result in results:
+    if isinstance(result, BaseException):
+      raise result
+  return results
 
 
 class _RecordHandler(ocp.AsyncCheckpointHandler):

@@ -76,32 +76,28 @@ def claim(workdir: str | os.PathLike) -> Iterator[None]:
     WorkdirError: another process is at work there, or it cannot be written.
   """
   workdir = pathlib.Path(workdir).absolute()
-  if workdir.exists() and not workdir.is_dir():
-    raise WorkdirError(f'workdir must be a directory, but {workdir} is a file.')
-  try:
+  with _writing(workdir):
+    _refuse_a_file(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
-    file = open(workdir / _LOCK, 'a+', encoding='utf-8')
-  except OSError as error:
-    raise WorkdirError(
-        f'workdir {workdir} cannot be written: {error}.'
-    ) from error
+    file = open(workdir / _LOCK, 'ab+', buffering=0)
   with file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       file.seek(0)
+      holder = file.read().decode(errors='replace').strip() or 'unknown'
       raise WorkdirError(
-          f'another process ({file.read().strip() or "unknown"}) is at work in '
-          f'{workdir}; stop it, or use another workdir.'
+          f'another process ({holder}) is at work in {workdir}; stop it, or '
+          'use another workdir.'
       ) from None
     except OSError as error:
       logging.warning(
           '%s: no lock can be had (%s), so nothing keeps a second process from '
           'writing there.', workdir, error,
       )  # fmt: skip
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {platform.node()}\n')
-    file.flush()
+    with _writing(workdir):
+      file.truncate(0)
+      file.write(f'process {os.getpid()} on {platform.node()}\n'.encode())
     yield
 
 
@@ -129,8 +125,7 @@ def open_run(
     WorkdirError: the directory, or the configuration there, cannot be used.
   """
   workdir = pathlib.Path(workdir).absolute()
-  if workdir.exists() and not workdir.is_dir():
-    raise WorkdirError(f'workdir must be a directory, but {workdir} is a file.')
+  _refuse_a_file(workdir)
   new = _plain('config', config.to_dict())
   changed = _changes(workdir, new)
   refused = {
@@ -141,14 +136,10 @@ def open_run(
     raise ConfigMismatch(workdir, refused)
   if jax.process_index() == 0:
     history = _read_history(workdir) + [_versions(changed)]
-    try:
+    with _writing(workdir):
       workdir.mkdir(parents=True, exist_ok=True)
       _write(workdir / _CONFIG, new)
       _write(workdir / _VERSIONS, history)
-    except OSError as error:
-      raise WorkdirError(
-          f'workdir {workdir} cannot be written: {error}.'
-      ) from error
   return workdir
 
 
@@ -193,6 +184,22 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
         'of a training run.'
     )
   return ml_collections.ConfigDict(_with_tuples(saved))
+
+
+@contextlib.contextmanager
+def _writing(workdir) -> Iterator[None]:
+  """Blames the workdir for what the system refuses."""
+  try:
+    yield
+  except OSError as error:
+    raise WorkdirError(
+        f'workdir {workdir} cannot be written: {error}.'
+    ) from error
+
+
+def _refuse_a_file(workdir) -> None:
+  if workdir.exists() and not workdir.is_dir():
+    raise WorkdirError(f'workdir must be a directory, but {workdir} is a file.')
 
 
 def _changes(workdir, new) -> dict[str, tuple[Any, Any]]:
