@@ -77,9 +77,9 @@ class _End(NamedTuple):
 
   @property
   def message(self) -> str:
-    """The one line that says why."""
-    (line,) = re.findall(r'^hcl_jax\.train: (.*)$', self.errors, re.MULTILINE)
-    return line
+    """The line that says why."""
+    last = (self.errors.splitlines() or [''])[-1]
+    return last.removeprefix('hcl_jax.train: ')
 
   @property
   def state(self) -> str:
@@ -238,7 +238,7 @@ class FaultTest(parameterized.TestCase):
     self.assertEqual(end.status, status, end.errors)
     self.assertRegex(end.message, pattern)
     self.assertNotIn('Traceback', end.errors)
-    self.assertEndsWith(end.errors, f'hcl_jax.train: {end.message}\n')
+    self.assertEqual(end.errors.count('hcl_jax.train: '), 1, end.errors)
 
   def mount(self) -> pathlib.Path:
     """A small file system of its own."""
