@@ -346,7 +346,7 @@ def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
         f'{", ".join(builder.info.features)}.'
     )
   source = builder.as_data_source('train')
-  return source.__getitems__(list(range(len(source))))
+  return records.read_rows(source, range(len(source)), directory)
 
 
 def _assemble(examples):

@@ -46,27 +46,28 @@ class Records:
   def images(self, indices: Sequence[int]) -> np.ndarray:
     """Images, uint8 ``[len(indices), height, width, 3]``."""
     images = np.empty((len(indices), *self.image_shape), np.uint8)
-    for i, record in enumerate(self._read(indices)):
-      images[i] = _decode(record[self._image])
+    for i, image in enumerate(self._decode(indices)):
+      images[i] = image
     return images
 
   def all_images(self) -> tuple[np.ndarray, np.ndarray]:
     """All images, uint8 ``[n, height, width, 3]``, and labels ``[n]``."""
-    images = self._cached('images', self._decode_all)
+    shape = len(self), *self.image_shape
+    images = self._cached('images', shape, self._decode_all)
     return images, self.all_labels()
 
   def all_labels(self) -> np.ndarray:
     """All labels, int32 ``[n]``, -1 for none."""
     if not self._label:
       return np.full(len(self), -1, np.int32)
-    return self._cached('labels', self._read_all_labels)
+    return self._cached('labels', (len(self),), self._read_all_labels)
 
   def _decode_all(self):
     images = np.empty((len(self), *self.image_shape), np.uint8)
 
     def read(rows):
-      for row, record in zip(rows, self._read(rows), strict=True):
-        images[row] = _decode(record[self._image])
+      for row, image in zip(rows, self._decode(rows), strict=True):
+        images[row] = image
 
     self._map_chunks(read)
     return images
@@ -80,19 +81,26 @@ class Records:
     self._map_chunks(read)
     return labels
 
-  def _cached(self, kind, compute):
+  def _cached(self, kind, shape, compute):
     """compute(), kept beside the records; parts of splits are not kept."""
     if '[' in self._split:
       return compute()
     path = self._directory / _CACHE / f'{self._split}_{kind}.npy'
-    if path.is_file():
-      return np.load(path)
-    array = compute()
-    _save(path, array)
+    array = _load(path)
+    if array is None or array.shape != shape:
+      array = compute()
+      _save(path, array)
     return array
 
   def _read(self, indices):
-    return self._source.__getitems__([int(i) for i in indices])
+    return read_rows(self._source, indices, self._directory)
+
+  def _decode(self, indices):
+    for record in self._read(indices):
+      try:
+        yield _decode(record[self._image])
+      except (OSError, ValueError, SyntaxError) as error:
+        raise _damaged(self._directory, error) from error
 
   def _map_chunks(self, read):
     Image.preinit()  # Not safe to be left to the threads.
@@ -110,7 +118,10 @@ def open_builder(directory: pathlib.Path):
   check_format(directory)
   import tensorflow_datasets as tfds  # Half a second, so only when needed.
 
-  return tfds.builder_from_directory(directory)
+  try:
+    return tfds.builder_from_directory(directory)
+  except (ValueError, OSError, AssertionError) as error:
+    raise _damaged(directory, error) from error
 
 
 def open_split(builder, split: str, **options):
@@ -125,10 +136,27 @@ def open_split(builder, split: str, **options):
     ) from error
 
 
+def read_rows(source, rows: Sequence[int], directory: pathlib.Path):
+  """Records by number; a ValueError if the files in directory are damaged."""
+  try:
+    records = source.__getitems__([int(row) for row in rows])
+  except MemoryError:
+    raise
+  except Exception as error:  # Damaged bytes surface as any of them.
+    raise _damaged(directory, error) from error
+  # What a file has lost of its end is read as if it were empty.
+  if any(all(x is None for x in record.values()) for record in records):
+    raise _damaged(directory, 'a record is empty')
+  return records
+
+
 def check_format(directory: pathlib.Path) -> None:
   """Raises ValueError unless a prepared data set is in array_record files."""
-  info = json.loads((directory / 'dataset_info.json').read_text())
-  found = info.get('fileFormat', 'tfrecord')
+  try:
+    info = json.loads((directory / 'dataset_info.json').read_text())
+    found = info.get('fileFormat', 'tfrecord')
+  except (ValueError, AttributeError) as error:
+    raise _damaged(directory, error) from error
   if found != 'array_record':
     raise ValueError(
         f'{directory} holds {found} files, which have no random access; '
@@ -176,6 +204,21 @@ def _image_shape(feature):
 def _decode(encoded):
   with Image.open(io.BytesIO(encoded)) as image:
     return np.asarray(image if image.mode == 'RGB' else image.convert('RGB'))
+
+
+def _damaged(directory, error):
+  return ValueError(
+      f'the data set in {directory} is damaged ({error}); remove it and '
+      'prepare it once more.'
+  )
+
+
+def _load(path):
+  """An array, or None where there is none that can be read."""
+  try:
+    return np.load(path, allow_pickle=False)
+  except (OSError, ValueError, EOFError):
+    return None
 
 
 def _save(path, array):
