@@ -39,7 +39,7 @@ _PER_DEVICE = flags.DEFINE_integer(
     'default one on a CPU and all of them elsewhere.',
     lower_bound=1,
 )  # fmt: skip
-flags.mark_flags_as_required(['config', 'workdir'])
+command.require('config', 'workdir')
 
 
 def main(arguments: list[str]) -> int:
