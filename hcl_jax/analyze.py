@@ -41,7 +41,7 @@ _DATA_DIR = flags.DEFINE_string(
     'data_dir', None,
     'Of runs, where the data set is, if not where it was in training.',
 )  # fmt: skip
-flags.mark_flag_as_required('workdir')
+command.require('workdir')
 
 _ACCURACIES = ('/accuracy', '/top1')
 

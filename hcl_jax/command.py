@@ -52,6 +52,14 @@ def run(
   app.run(guarded, flags_parser=parse)
 
 
+def require(*names: str) -> None:
+  """Makes flags needed; ``--workdir=`` would be wherever one happens to be."""
+  for name in names:
+    flags.register_validator(
+        name, lambda value: value not in (None, '', []), 'it must be given.'
+    )
+
+
 def refuse(name: str, error: Exception) -> int:
   """Prints an error on one line and returns the exit status."""
   print(f'{name}: {one_line(error)}', file=sys.stderr)

@@ -11,6 +11,7 @@ start together, as those of a TPU pod, each host runs the command with
 --distributed.
 """
 
+import os
 import pathlib
 
 from absl import flags
@@ -64,15 +65,17 @@ _SEEDS = flags.DEFINE_list(
     'Seeds of the linear readout, or of the folds, if not those of the run.',
 )
 _JSON = flags.DEFINE_string('json', None, 'Where to write the results.')
-flags.mark_flag_as_required('workdir')
+command.require('workdir')
 
 
 def main(arguments: list[str]) -> int:
   if arguments:
     raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
   workdir = pathlib.Path(_WORKDIR.value)
+  path = pathlib.Path(_JSON.value or workdir / 'evaluation.json')
   try:
     config = read_config(workdir)
+    check_writable(path)
     if config.get('compare'):
       scores = {
           variant: evaluate(
@@ -86,7 +89,6 @@ def main(arguments: list[str]) -> int:
     raise command.UsageError(error) from error
   if not processes.is_first():
     return 0
-  path = _JSON.value or workdir / 'evaluation.json'
   reporting.write_json(path, scores)
   print(reporting.score_table({
       f'{name}, step {result.pop("step")}': result
@@ -114,7 +116,12 @@ def read_config(workdir: pathlib.Path):
     known = {'fold_seeds', 'linear_seeds'} & set(config.evaluate)
     if not known:
       raise ValueError('--seeds: no protocol of this run has any.')
-    config.evaluate[known.pop()] = tuple(map(int, _SEEDS.value))
+    try:
+      config.evaluate[known.pop()] = tuple(map(int, _SEEDS.value))
+    except ValueError:
+      raise ValueError(
+          f'--seeds must be whole numbers between commas, got {_SEEDS.value}.'
+      ) from None
   return config
 
 
@@ -146,6 +153,14 @@ def read_no_tasks(config) -> None:
     config.data.dir = _DATA_DIR.value
   if 'tasks_dir' in config.evaluate:
     config.evaluate.tasks_dir = ''  # or the run's would be read
+
+
+def check_writable(path: pathlib.Path) -> None:
+  """Raises an OSError now, not after hours, where a file cannot be."""
+  if path.is_dir():
+    raise IsADirectoryError(f'--json must be a file, but {path} is a folder.')
+  if not os.access(path.parent, os.W_OK):
+    raise PermissionError(f'{path.parent} is no folder that can be written.')
 
 
 def evaluate(config, workdir: pathlib.Path) -> readout.Scores:

@@ -15,6 +15,7 @@ import sys
 from absl import flags
 
 from hcl_jax import command
+from hcl_jax.data import text_files
 from hcl_jax.training import checkpoint
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
@@ -36,7 +37,7 @@ _MAX = flags.DEFINE_integer(
 _DATA_DIR = flags.DEFINE_string(
     'data_dir', None, 'Where the corpus is, if not where it was in training.'
 )
-flags.mark_flag_as_required('workdir')
+command.require('workdir')
 
 
 def main(arguments: list[str]) -> int:
@@ -54,18 +55,18 @@ def main(arguments: list[str]) -> int:
 def open_finder(workdir: pathlib.Path) -> nearest.Finder:
   """Restores a run and embeds the sentences to look among."""
   config = workdir_lib.load_config(workdir)
+  config_lib.fill_defaults(config)
   if config.task != 'quick_thoughts':
     raise ValueError(
         f"--workdir must be a run with config.task='quick_thoughts', got one "
         f'with {config.task!r}.'
     )
-  config_lib.fill_defaults(config)
   config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   texts = None
   if _TEXT.value is not None:
-    lines = pathlib.Path(_TEXT.value).read_text(encoding='utf-8').splitlines()
+    lines = text_files.read_lines(pathlib.Path(_TEXT.value))
     texts = [line for line in map(str.strip, lines) if line]
     if not texts:
       raise ValueError(f'--text={_TEXT.value} has no sentence.')

@@ -48,7 +48,7 @@ _JOBS = flags.DEFINE_integer(
     'a process with a share of the cores.',
     lower_bound=1,
 )  # fmt: skip
-flags.mark_flags_as_required(['config', 'workdir'])
+command.require('config', 'workdir')
 
 
 def main(arguments: list[str]) -> int:

@@ -35,7 +35,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the run; resumed if it holds this run.'
 )
-flags.mark_flags_as_required(['config', 'workdir'])
+command.require('config', 'workdir')
 
 
 def main(arguments: list[str]) -> int:

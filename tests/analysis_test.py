@@ -250,6 +250,23 @@ class ResultsTest(_FolderTestCase):
         results.scores['svm/accuracy'], [0, 0.001, 0, 0.001]
     )
 
+  def test_values_are_numbers_or_words_and_nothing_else(self):
+    workdir = self._write_sweep('one', {'seed': (0, 1)})
+    for text in ('[1]', '{}', '(' * 5000, "__import__('os')", '1+1j'):
+      (workdir / 'results.csv').write_text(
+          f'member,seed,svm/accuracy\n0,"{text}",0.5\n'
+      )
+      self.assertEqual(results_lib.read([workdir]).fields['seed'], [text])
+
+  @parameterized.parameters('x', '0.5,1', f'"{"9" * 200_000}"')
+  def test_damaged_results(self, score):
+    workdir = self._write_sweep('one', {'seed': (0, 1)})
+    (workdir / 'results.csv').write_text(
+        f'member,seed,svm/accuracy\n0,0,{score}\n'
+    )
+    with self.assertRaisesRegex(ValueError, 'results.csv cannot be read'):
+      results_lib.read([workdir])
+
   def test_the_same_member_twice_is_refused(self):
     one = self._write_sweep('one', {'seed': (0, 1)})
     two = self._write_sweep('two', {'seed': (1, 2)})

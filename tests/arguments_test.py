@@ -60,6 +60,10 @@ class KnobsTest(parameterized.TestCase):
           ('0.5', "temperature must be a real number, got '0.5'"),
           (np.float32(0), 'temperature must be > 0'),
           (np.ones(2), r'temperature must be a scalar; got shape \(2,\)'),
+          (10**400, 'temperature must be finite'),
+          (None, 'temperature must be a real number, got None'),
+          ([0.5], 'temperature must be a real number'),
+          (np.array(True), 'temperature must be a real number'),
       ),
   )
   def test_temperature(self, call, bad):
@@ -101,12 +105,14 @@ class KnobsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'block_size must be .*{bad}'):
       call(block_size=bad)
 
-  @parameterized.parameters(*_COSINE, _quick_thoughts)
-  def test_floor(self, call):
+  @parameterized.product(
+      call=(*_COSINE, _quick_thoughts), bad=('hard', None, np.array(['soft']))
+  )
+  def test_floor(self, call, bad):
     with self.assertRaisesRegex(
-        ValueError, "floor must be one of 'sphere', 'soft', 'none'; got 'hard'"
+        ValueError, "floor must be one of 'sphere', 'soft', 'none'; got "
     ):
-      call(floor='hard')
+      call(floor=bad)
 
   @parameterized.parameters(0.0, 1.0, -1.0, _NAN)
   def test_soft_floor(self, value):
@@ -158,8 +164,28 @@ class ArraysTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'at least 2 pairs.*0 neg.*got 1'):
       call(_Z[:1], _Z[:1])
 
+  @parameterized.product(
+      call=(
+          _simclr, _in_batch, _moco, _nce, _infograph, _quick_thoughts, _supcon
+      ),
+      value=(_NAN, _INF),
+  )
+  def test_embeddings_that_are_not_finite_give_no_finite_loss(
+      self, call, value
+  ):
+    array = _Z.copy()
+    # The loss of an infinite positive is 0, and rightly so.
+    array[1, 1] = -value if call is _nce else value
+    for arrays in ((array, _Z), (_Z, array)):
+      if call is _nce:
+        arrays = arrays[0][:, 1], abs(arrays[1])
+      elif call is _infograph:
+        arrays = arrays[0], arrays[1][:2]
+      self.assertFalse(np.isfinite(call(*arrays)).all())
+
   def test_labels(self):
     for labels, message in (
+        (['a'] * 4, 'labels must be an integer array; got list'),
         (_IDS[:3], r'labels must have shape \(4,\).*got \(3,\)'),
         (np.ones(4, np.float32), 'labels must be an integer array'),
     ):

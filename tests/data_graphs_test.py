@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collections of graphs: the text format, features, and padded batches."""
 
+import os
 import pathlib
 import socket
 import tempfile
 from unittest import mock
+import zipfile
 
 from absl import flags
 from absl.testing import absltest
@@ -111,6 +113,41 @@ class TextTest(_Test):
       self.prepare(self.root / 'nothing.zip')
     self.assertFalse(self.data_dir.exists())
 
+  def test_archives_that_expand_without_end(self):
+    tu.write(self.folder, A='1, 2\n2, 1\n' * 2000)
+    archive = tu.zip_folder(self.folder, self.root / 'toy.zip')
+    self.assertLess(archive.stat().st_size, 2000)
+    with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='1e-5'):
+      for path in (self.folder, archive):
+        with self.assertRaisesRegex(ValueError, 'TOY_A.txt has more than 1e-0'):
+          self.prepare(path)
+      # What an archive declares is refused before anything is unpacked.
+      with mock.patch.object(zipfile.ZipExtFile, 'read') as read:
+        with self.assertRaisesRegex(ValueError, 'HCL_JAX_MAX_FILE_GIB=NUMBER'):
+          text._unzip(archive, 'TOY/TOY_A.txt')
+      read.assert_not_called()
+    self.assertFalse(self.data_dir.exists())
+    with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='1'):
+      text.read(archive, 'TOY')
+
+  def test_names_in_an_archive_lead_nowhere(self):
+    tu.write(self.folder)
+    archive = self.root / 'inside' / 'toy.zip'
+    archive.parent.mkdir()
+    names = ('../../TOY_A.txt', '/etc/TOY_graph_indicator.txt',
+             'C:\\x/TOY_graph_labels.txt')  # fmt: skip
+    with zipfile.ZipFile(archive, 'w') as file:
+      for name in names:
+        source = self.folder / pathlib.PurePosixPath(name).name
+        file.writestr(name, source.read_bytes())
+      link = zipfile.ZipInfo('TOY_node_labels.txt')
+      link.external_attr = 0o120777 << 16  # a link, to
+      file.writestr(link, str(self.folder / 'TOY_node_labels.txt'))
+    before = sorted(self.root.rglob('*'))
+    with self.assertRaisesRegex(ValueError, 'node_labels.txt must hold whole'):
+      text.read(archive, 'TOY')
+    self.assertEqual(sorted(self.root.rglob('*')), before)
+
   def test_known_collections_must_have_their_statistics(self):
     tu.write(self.folder, 'MUTAG')
     with self.assertRaisesRegex(
@@ -178,6 +215,18 @@ class LoadTest(_Test):
         FileNotFoundError, 'prepare --dataset=tu_graphs/MUTAG --data_dir='
     ):
       self.load('MUTAG')
+
+  def test_damaged_records(self):
+    tu.write(self.folder)
+    (path,) = self.prepare().glob('*array_record*')
+    whole = path.read_bytes()
+    for part in (b'', whole[:1000], whole[: len(whole) // 2]):
+      path.write_bytes(part)
+      with self.assertRaisesRegex(OSError, f'{path} is damaged .*once more'):
+        self.load()
+    path.unlink()
+    with self.assertRaisesRegex(OSError, 'is damaged .*No such file'):
+      self.load()
 
   def test_images_are_no_graphs(self):
     pixels = np.zeros((4, 2, 2, 3), np.uint8)

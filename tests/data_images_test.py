@@ -114,6 +114,31 @@ class LoadTest(parameterized.TestCase):
     cache = pathlib.Path(self.data_dir, _TINY, '1.0.0', 'hcl_jax_cache')
     self.assertEmpty(list(cache.glob('*[[]*')))
 
+  @parameterized.parameters(b'', b'\x93NUMPY', b'nothing', None)
+  def test_what_is_kept_is_made_anew_where_it_is_damaged(self, content):
+    images = self._load()
+    path = pathlib.Path(self.data_dir, _TINY, '1.0.0', 'hcl_jax_cache')
+    for name, array in (
+        ('train_images', images.array), ('train_labels', images.labels)
+    ):  # fmt: skip
+      if content is None:
+        np.savez(path / f'{name}.npz', array=array[:7])  # of another set
+      else:
+        (path / f'{name}.npz').write_bytes(content)
+    np.testing.assert_array_equal(self._load().array, images.array)
+    np.testing.assert_array_equal(self._load().labels, images.labels)
+    with np.load(path / 'train_labels.npz') as kept:
+      np.testing.assert_array_equal(kept['array'], images.labels)
+
+  @parameterized.parameters('dataset_info.json', 'features.json')
+  def test_damaged_descriptions(self, name):
+    path = pathlib.Path(self.data_dir, _TINY, '1.0.0', name)
+    self.addCleanup(path.write_bytes, path.read_bytes())
+    for content in (b'', b'{"fileFormat": ', b'[]'):
+      path.write_bytes(content)
+      with self.assertRaisesRegex(OSError, 'tiny/1.0.0.* is damaged'):
+        self._load()
+
   def test_sums_of_splits(self):
     both = self._load('train[:10]+test')
     self.assertLen(both, 266)

@@ -234,6 +234,12 @@ class PrepareTest(_FolderTest):
     self.prepare(skip_unreadable=True)
     self.assertLen(self.load(), 1)
 
+  def test_where_no_file_can_be_read_none_can_be_skipped(self):
+    self.touch('a/text.jpg')
+    with self.assertRaisesRegex(ValueError, r'1 unreadable.*text'):
+      self.prepare(skip_unreadable=True)
+    self.assertEmpty(list(self.data_dir.glob('photos/*')))
+
   def test_tiny_imagenet_has_64_pixels(self):
     self.write('train/n01/images/1.JPEG', size=(64, 64))
     self.prepare('tiny_imagenet', image_size=None)

@@ -108,6 +108,29 @@ class LayersTest(parameterized.TestCase):
     done = subprocess.run([sys.executable, '-c', script])
     self.assertEqual(done.returncode, 0)
 
+  def test_what_comes_from_outside_is_never_run(self):
+    modules = {'pickle', 'cPickle', 'dill', 'cloudpickle', 'marshal', 'shelve',
+               'tarfile'}  # fmt: skip
+    names = {'eval', 'exec', 'compile', '__import__'}
+    methods = {'extract', 'extractall', 'unpack_archive', 'system', 'popen',
+               'read_pickle'}  # fmt: skip
+    loaders = {('yaml', 'load'), ('joblib', 'load'), ('torch', 'load')}
+    for path in _sources():
+      tops = {module.split('.')[0] for module in _imports(path)}
+      self.assertEmpty(tops & modules, path)
+      for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.keyword) and node.arg == 'allow_pickle':
+          self.assertIs(node.value.value, False, path)
+        if not isinstance(node, ast.Call):
+          continue
+        called = node.func
+        if isinstance(called, ast.Name):
+          self.assertNotIn(called.id, names, path)
+        elif isinstance(called, ast.Attribute):
+          self.assertNotIn(called.attr, methods, path)
+          owner = getattr(called.value, 'id', '')
+          self.assertNotIn((owner, called.attr), loaders, path)
+
   def test_the_oracle_is_independent(self):
     path = pathlib.Path(__file__).parent / 'reference.py'
     tops = {module.split('.')[0] for module in _imports(path)}

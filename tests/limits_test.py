@@ -6,6 +6,7 @@ import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import ml_collections
 import numpy as np
 
 from hcl_jax.data.builders.tu_graphs import published
@@ -120,6 +121,8 @@ class GraphsTest(parameterized.TestCase):
       ('model.width', 0, r'config.model.width must be >= 1'),
       ('evaluate.protocols', ('knn',), r"a tuple of 'svm', 'logistic'"),
       ('evaluate.fold_seeds', (), r'evaluate.fold_seeds must be one or more'),
+      ('evaluate.fold_seeds', ('a',), r'evaluate.fold_seeds must be one or'),
+      ('evaluate.fold_seeds', (2**40,), r'evaluate.fold_seeds must be one or'),
       ('evaluate.svm_gamma', 'large', r"svm_gamma must be one of 'scale'"),
       ('optimizer.final_learning_rate', 1.0, r'must not exceed'),
   )
@@ -190,6 +193,7 @@ class SentencesTest(parameterized.TestCase):
       ('evaluate.protocols', ('sentences',), r'evaluate.tasks_dir must be a f'),
       ('evaluate.tasks', ('MR', 'SST'), r"tasks must be one or more of 'MR',"),
       ('evaluate.tasks', (), r'evaluate.tasks must be one or more'),
+      ('evaluate.tasks', ([],), r'evaluate.tasks must be one or more'),
       ('evaluate.workers', -1, r'evaluate.workers must be >= 0'),
   )
   def test_names_the_field(self, field, value, message):
@@ -214,6 +218,11 @@ class LimitsTest(parameterized.TestCase):
       ('compare', ('soft',), r'config.compare must be a tuple of'),
       ('optimizer.final_learning_rate', 1.0, r'must not exceed'),
       ('seed', -1, r'config.seed must be in \[0, '),
+      ('seed', 10**400, r'config.seed must be in \[0, '),
+      ('evaluate.linear_seeds', (), r'linear_seeds must be one or more'),
+      ('evaluate.linear_seeds', (-1,), r'linear_seeds must be one or more'),
+      ('evaluate.linear_seeds', ('a',), r'linear_seeds must be one or more'),
+      ('evaluate.linear_decay_epochs', (0,), r'must be whole numbers >= 1'),
   )
   def test_names_the_field(self, field, value, message):
     config = config_lib.image_config()
@@ -279,6 +288,17 @@ class OlderRunsTest(absltest.TestCase):
     del config.evaluate.linear_seeds
     config_lib.fill_defaults(config)
     self.assertEqual(config.to_dict(), expected)
+
+  def test_what_is_no_run_at_all(self):
+    for fields, message in (
+        ({}, "config.task must be one of 'simclr'.*, got None"),
+        ({'task': 'other'}, "config.task must be one of .*, got 'other'"),
+        ({'task': {'a': 1}}, 'config.task must be one of'),
+        ({'task': 'moco', 'loss': 1.0}, 'config.loss must be a group'),
+        ({'task': 'moco', 'compare': 1}, 'config.compare must be a tuple'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        config_lib.fill_defaults(ml_collections.ConfigDict(fields))
 
 
 if __name__ == '__main__':

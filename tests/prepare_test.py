@@ -96,10 +96,13 @@ class ArraysTest(_Test):
         ({'train_images': self.pixels / 255}, 'uint8.*got float64'),
         ({'train_images': self.pixels.transpose(0, 3, 1, 2)}, 'height, width'),
         ({'train_images': np.array([{}])}, 'not a plain .npy'),
+        ({'train_images': self.pixels[:0]}, 'holds no image'),
+        ({'train_images': self.pixels[:, :0]}, 'holds no image'),
         ({'train_images': self.pixels, 'train_labels': self.labels[1:]},
          r'integers \[30\]'),
         ({'train_labels': self.labels / 2}, r'integers \[30\]'),
         ({'train_labels': self.labels - 2}, '-1 or more'),
+        ({'train_labels': self.labels + 10**9}, 'number the classes through'),
         ({'train_labels': self.labels, 'test_images': self.pixels[:, 1:]},
          'one size'),
     ):  # fmt: skip

@@ -16,10 +16,13 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax import analysis
+from hcl_jax.analysis import plots
 from hcl_jax.analysis import report
 
 _BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
 _NASTY = '</script><script>alert(1)</script><b>"&\''
+# What ends a comment, a section of data or, in a script, a line.
+_NASTIER = '--></svg>]]><!--<script>\u2028\u2029 $\\frac' + _NASTY
 
 
 class _Tags(html.parser.HTMLParser):
@@ -91,6 +94,50 @@ class PageTest(parameterized.TestCase):
     # Three facts of the panel have a number in bold, and nothing else has.
     self.assertEqual(tags.counts['b'], 3)
     self.assertNotIn('<script>alert', page)
+
+  @parameterized.parameters(
+      lambda x: report.page(x, '', []),
+      lambda x: report.page('', x, []),
+      lambda x: report.page('', '', [report.Section(x, ['-'])]),
+      report.paragraph,
+      report.preformatted,
+      lambda x: report.preformatted('', x),
+      lambda x: report.table([x], []),
+      lambda x: report.table(['a'], [[x]]),
+      lambda x: report.table(['a'], [['b']], caption=x),
+      lambda x: report.configurations({x: {'a': 1}, 'b': {}}),
+      lambda x: report.configurations({'a': {x: 1}}),
+      lambda x: report.configurations({'a': {'b': x}}),
+      lambda x: report.chart('<svg></svg>', x),
+      lambda x: report.chart('<svg></svg>', '', x),
+      lambda x: report.picture(b'png', x),
+      lambda x: report.picture(b'png', '', x),
+      lambda x: report.beta_panel([_run(x)], items=_images()),
+      lambda x: report.beta_panel([_run()], items=[x] * 9),
+      lambda x: report.beta_panel([_run()], items=_images(), names=[x] * 9),
+      lambda x: report.frame(x, height=9),
+  )
+  def test_a_text_changes_no_tag(self, show):
+    self.assertEqual(_Tags(show(_NASTIER)).counts, _Tags(show('fine')).counts)
+
+  def test_data_of_the_panel_are_texts_as_they_were(self):
+    panel = report.beta_panel([_run(_NASTIER)], items=[_NASTIER] * 9)
+    text = re.search('json">(.*?)</script>', panel, re.DOTALL)[1]
+    self.assertNotRegex(text, '[<\u2028\u2029]')
+    data = json.loads(text)
+    self.assertEqual(data['runs'][0]['name'], _NASTIER)
+    self.assertEqual(data['texts'], [_NASTIER] * 9)
+
+  def test_names_in_figures_change_no_tag(self):
+    root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+    def tags(name):
+      figure = plots.losses_figure({name: ([1, 2], [3, 4])})
+      plots.save(figure, root / 'loss.svg')
+      chart = report.chart((root / 'loss.svg').read_text('utf-8'), 'loss')
+      return set(_Tags(chart).counts)
+
+    self.assertEqual(tags(_NASTIER), tags('<fine>'))
 
   def test_nothing_is_loaded_from_anywhere(self):
     page = _panel_page()

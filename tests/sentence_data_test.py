@@ -6,9 +6,11 @@ import doctest
 import gzip
 import json
 import lzma
+import os
 import pathlib
 import re
 import tempfile
+from unittest import mock
 
 from absl import flags
 from absl.testing import absltest
@@ -22,6 +24,7 @@ from hcl_jax import command
 from hcl_jax import data
 from hcl_jax import prepare
 from hcl_jax.data import sentence_batches
+from hcl_jax.data import text_files
 from hcl_jax.data import vocabulary
 from hcl_jax.data.builders.sentences import builder as builder_lib
 from hcl_jax.data.builders.sentences import prose
@@ -170,6 +173,32 @@ class PrepareTest(_Test):
       with self.assertRaisesRegex(ValueError, f'is damaged, or not a {ending}'):
         self.prepare(path)
     self.assertFalse(self.data_dir.exists())
+
+  @parameterized.parameters(
+      ('.txt', lambda x: x), ('.txt.gz', gzip.compress),
+      ('.txt.xz', lzma.compress),
+  )  # fmt: skip
+  def test_texts_that_are_too_large(self, ending, compress):
+    path = self.root / f'toy{ending}'
+    path.write_bytes(compress(2000 * b'one two\n'))
+    with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='1e-5'):
+      with self.assertRaisesRegex(
+          ValueError, f'toy{ending} has more than 1e-05 GiB.*_GIB=NUMBER raises'
+      ):
+        self.prepare(path)
+    with mock.patch.object(text_files, '_MAX_LINE_BYTES', 7):
+      with self.assertRaisesRegex(ValueError, 'line 1 of .* longer than 7'):
+        self.prepare(path)
+    self.assertFalse(self.data_dir.exists())
+    with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='2e-5'):
+      with mock.patch.object(text_files, '_MAX_LINE_BYTES', 8):
+        self.prepare(path)
+
+  def test_a_limit_that_is_no_number(self):
+    self.file.write_text('one two\n')
+    with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='much'):
+      with self.assertRaisesRegex(ValueError, "GIB must be a number, got 'mu"):
+        self.prepare()
 
   def test_no_text(self):
     with self.assertRaisesRegex(FileNotFoundError, 'no file or folder'):

@@ -2,8 +2,10 @@
 """The six tasks of sentences, as their files come."""
 
 import gzip
+import os
 import pathlib
 import tempfile
+from unittest import mock
 import warnings
 
 from absl.testing import absltest
@@ -108,6 +110,13 @@ class TasksTest(parameterized.TestCase):
     self.write(f'{name}/{file}', content)
     with self.assertRaisesRegex(ValueError, message):
       data.load_sentence_task(name, self.root)
+
+  def test_files_that_expand_without_end(self):
+    self.write('MR/rt-polarity.pos.gz', gzip.compress(10_000 * b'good '))
+    self.write('MR/rt-polarity.neg', 'bad\n')
+    with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='1e-5'):
+      with self.assertRaisesRegex(ValueError, 'pos.gz has more than 1e-05 GiB'):
+        data.load_sentence_task('MR', self.root)
 
   def test_what_is_not_there(self):
     self.write('MR/rt-polarity.pos', 'x')

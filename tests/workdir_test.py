@@ -260,7 +260,7 @@ class WorkdirTest(parameterized.TestCase):
 
   def test_damaged_configuration(self):
     workdir.open_run(self.workdir, _config())
-    for text in ('{"seed": ', '[]', ''):
+    for text in ('{"seed": ', '[]', '', '[' * 100_000):
       (self.workdir / 'config.json').write_text(text)
       for act in (
           lambda: workdir.open_run(self.workdir, _config()),

@@ -346,7 +346,7 @@ def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
         f'{", ".join(builder.info.features)}.'
     )
   source = records.open_split(builder, 'train')
-  return source.__getitems__(list(range(len(source))))
+  return source.__getitems__(range(len(source)))
 
 
 def _assemble(examples):

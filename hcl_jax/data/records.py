@@ -52,27 +52,28 @@ class Records:
   def images(self, indices: Sequence[int]) -> np.ndarray:
     """Images, uint8 ``[len(indices), height, width, 3]``."""
     images = np.empty((len(indices), *self.image_shape), np.uint8)
-    for i, record in enumerate(self._read(indices)):
-      images[i] = _decode(record[self._image])
+    for i, image in enumerate(self._decode(indices)):
+      images[i] = image
     return images
 
   def all_images(self) -> tuple[np.ndarray, np.ndarray]:
     """All images, uint8 ``[n, height, width, 3]``, and labels ``[n]``."""
-    images = self._cached('images', self._decode_all)
+    shape = len(self), *self.image_shape
+    images = self._cached('images', shape, self._decode_all)
     return images, self.all_labels()
 
   def all_labels(self) -> np.ndarray:
     """All labels, int32 ``[n]``, -1 for none."""
     if not self._label:
       return np.full(len(self), -1, np.int32)
-    return self._cached('labels', self._read_all_labels)
+    return self._cached('labels', (len(self),), self._read_all_labels)
 
   def _decode_all(self):
     images = np.empty((len(self), *self.image_shape), np.uint8)
 
     def read(rows):
-      for row, record in zip(rows, self._read(rows), strict=True):
-        images[row] = _decode(record[self._image])
+      for row, image in zip(rows, self._decode(rows), strict=True):
+        images[row] = image
 
     self._map_chunks(read)
     return images
@@ -86,22 +87,26 @@ class Records:
     self._map_chunks(read)
     return labels
 
-  def _cached(self, kind, compute):
+  def _cached(self, kind, shape, compute):
     """compute(), kept beside the records; parts of splits are not kept."""
     if '[' in self._split:
       return compute()
     path = self._directory / _CACHE / f'{self._split}_{kind}.npz'
-    if path.is_file():
-      try:
-        return _load(path)
-      except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        logging.warning('%s is damaged (%s) and made anew.', path, error)
-    array = compute()
-    _save(path, array)
+    array = _load(path)
+    if array is None or array.shape != shape:
+      array = compute()
+      _save(path, array)
     return array
 
   def _read(self, indices):
-    return self._source.__getitems__([int(i) for i in indices])
+    return self._source.__getitems__(indices)
+
+  def _decode(self, indices):
+    for record in self._read(indices):
+      try:
+        yield _decode(record[self._image])
+      except (OSError, ValueError, SyntaxError) as error:
+        raise _damaged(self._directory, self._directory, error) from error
 
   def _map_chunks(self, read):
     Image.preinit()  # Not safe to be left to the threads.
@@ -148,17 +153,26 @@ class Source:
 
   def __getitems__(self, rows: Sequence[int]) -> list[dict]:
     try:
-      return self._source.__getitems__(rows)
-    except RuntimeError as error:  # array_record has no other, nor the name
+      return self._read(rows)
+    except MemoryError:
+      raise
+    except Exception as error:  # Damaged bytes surface as any of them.
       file = self._file_of(self._first_unreadable(rows))
       directory = pathlib.Path(self._builder.data_path)
       raise _damaged(file, directory, error) from error
 
+  def _read(self, rows):
+    records = self._source.__getitems__([int(row) for row in rows])
+    # What a file has lost of its end is read as if it were empty.
+    if any(all(x is None for x in record.values()) for record in records):
+      raise EOFError('a record is empty')
+    return records
+
   def _first_unreadable(self, rows):
     for row in rows:
       try:
-        self._source.__getitems__([row])
-      except RuntimeError:
+        self._read([row])
+      except Exception:
         break
     return row
 
@@ -172,10 +186,9 @@ def check_format(directory: pathlib.Path) -> None:
   """Raises ValueError unless a prepared data set is in array_record files."""
   path = directory / 'dataset_info.json'
   try:
-    info = json.loads(path.read_text())
-  except ValueError as error:
+    found = json.loads(path.read_text()).get('fileFormat', 'tfrecord')
+  except (ValueError, AttributeError) as error:
     raise _damaged(path, directory, error) from error
-  found = info.get('fileFormat', 'tfrecord')
   if found != 'array_record':
     raise ValueError(
         f'{directory} holds {found} files, which have no random access; '
@@ -234,8 +247,17 @@ def _damaged(path, directory, error) -> DamagedData:
 
 
 def _load(path):
-  with np.load(path) as file:
-    return file['array']
+  """An array, or None where there is none that can be read."""
+  if not path.is_file():
+    return None
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      return file['array']
+  except (
+      OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile
+  ) as error:  # fmt: skip
+    logging.warning('%s is damaged (%s) and made anew.', path, error)
+    return None
 
 
 def _save(path, array):

@@ -111,7 +111,7 @@ def load_sentences(
         f'{", ".join(builder.info.features)}.'
     )
   source = records.open_split(builder, split)
-  chunks = source.__getitems__(list(range(len(source))))
+  chunks = source.__getitems__(range(len(source)))
 
   def joined(key):
     return np.concatenate([chunk[key] for chunk in chunks])

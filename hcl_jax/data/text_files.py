@@ -5,9 +5,19 @@ from collections.abc import Iterator
 import contextlib
 import gzip
 import lzma
+import os
 import pathlib
+from typing import BinaryIO
 import zlib
 
+# Most of a file that is read, decompressed, so that a small one that expands
+# without end is refused before memory or patience ends. $HCL_JAX_MAX_FILE_GIB
+# stands for the first two.
+_MAX_GIB_AT_ONCE = 1.0
+_MAX_GIB_BY_LINE = 16.0
+_MAX_LINE_BYTES = 2**26
+_CHUNK = 2**20
+_VARIABLE = 'HCL_JAX_MAX_FILE_GIB'
 _OPENERS = {'.gz': gzip.open, '.xz': lzma.open}
 
 
@@ -19,10 +29,21 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
 
   Raises:
     FileNotFoundError: there is no such file.
-    ValueError: it is damaged, or not UTF-8; the message names the line.
+    ValueError: it is damaged, too large or not UTF-8; the message names the
+      line.
   """
+  most = _limit(_MAX_GIB_BY_LINE)
   with _open(path) as file:
-    for number, line in enumerate(file, 1):
+    # One more than may be, or a line of just that length would look whole.
+    read = lambda: file.readline(_MAX_LINE_BYTES + 1)  # noqa: E731
+    for number, line in enumerate(iter(read, b''), 1):
+      most -= len(line)
+      if most < 0:
+        raise _too_large(path, _limit(_MAX_GIB_BY_LINE))
+      if len(line) > _MAX_LINE_BYTES:
+        raise ValueError(
+            f'line {number} of {path} is longer than {_MAX_LINE_BYTES} bytes.'
+        )
       try:
         text = line.decode('utf-8')
       except UnicodeDecodeError as error:
@@ -38,11 +59,49 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
 def read_old_text(path: pathlib.Path) -> str:
   """A whole text in UTF-8 or, where it is not that, in Latin-1."""
   with _open(path) as file:
-    content = file.read()
+    content = read_all(file, path)
   try:
     return content.decode('utf-8-sig')
   except UnicodeDecodeError:
     return content.decode('latin-1')
+
+
+def read_all(
+    file: BinaryIO, name: str | os.PathLike, *, declared: int = 0
+) -> bytes:
+  """The content of an open file.
+
+  Args:
+    file: what to read.
+    name: of the file, for errors.
+    declared: the size that an archive says it has.
+
+  Raises:
+    ValueError: it is too large, or said to be.
+  """
+  most = _limit(_MAX_GIB_AT_ONCE)
+  content = bytearray()
+  while max(declared, len(content)) <= most:
+    chunk = file.read(_CHUNK)
+    if not chunk:
+      return bytes(content)
+    content += chunk
+  raise _too_large(name, most)
+
+
+def _limit(default_gib):
+  text = os.environ.get(_VARIABLE)
+  try:
+    return int(float(text or default_gib) * 2**30)
+  except (ValueError, OverflowError):
+    raise ValueError(f'{_VARIABLE} must be a number, got {text!r}.') from None
+
+
+def _too_large(name, most):
+  return ValueError(
+      f'{name} has more than {most / 2**30:.3g} GiB, decompressed; '
+      f'{_VARIABLE}=NUMBER raises the limit.'
+  )
 
 
 @contextlib.contextmanager

@@ -5,13 +5,14 @@ Only shapes, dtypes and Python numbers are looked at: a traced value is never
 inspected, so no check costs anything inside a compiled step.
 """
 
-import math
 import numbers
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+_LARGEST = float(np.finfo(np.float32).max)  # more would be infinite
 
 
 def embeddings(**arrays: Any) -> list[jax.Array]:
@@ -46,13 +47,7 @@ def matrix(name: str, array: Any) -> jax.Array:
 
 def floats(name: str, array: Any) -> jax.Array:
   """Reads a real floating-point array."""
-  try:
-    array = jnp.asarray(array)
-  except (TypeError, ValueError) as error:
-    raise ValueError(
-        f'{name} must be a floating-point array; got {type(array).__name__}: '
-        f'{error}'
-    ) from None
+  array = _array(name, array, 'a floating-point array')
   if not jnp.issubdtype(array.dtype, jnp.floating):
     raise ValueError(
         f'{name} must be a floating-point array; got dtype {array.dtype}. '
@@ -91,7 +86,7 @@ def enough_pairs(pairs: int, what: str = 'pairs') -> None:
 
 def labels(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
   """Reads one integer per example."""
-  array = jnp.asarray(array)
+  array = _array(name, array, 'an integer array')
   if not jnp.issubdtype(array.dtype, jnp.integer):
     raise ValueError(
         f'{name} must be an integer array; got dtype {array.dtype}.'
@@ -105,7 +100,7 @@ def labels(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
 
 def mask(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
   """Reads a boolean mask that broadcasts to ``shape``; True means keep."""
-  array = jnp.asarray(array)
+  array = _array(name, array, 'a boolean array')
   if array.dtype != jnp.bool_:
     raise ValueError(
         f'{name} must be a boolean array, True where an entry counts; got '
@@ -124,16 +119,12 @@ def mask(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
 
 def number(name: str, value: Any) -> None:
   """Accepts a finite Python number or a scalar array, traced or not."""
-  if isinstance(value, bool) or isinstance(value, (str, bytes, complex)):
-    raise ValueError(f'{name} must be a real number, got {value!r}.')
-  if _known(value):
-    if not math.isfinite(value):
-      raise ValueError(f'{name} must be finite, got {value}.')
-  elif jnp.shape(value) != ():
-    raise ValueError(
-        f'{name} must be a scalar; got shape {jnp.shape(value)}. Use jax.vmap '
-        'to evaluate several.'
-    )
+  if not _known(value):
+    _scalar_array(name, value)
+    return
+  exact = value.item() if isinstance(value, np.generic) else value
+  if not abs(exact) <= _LARGEST:  # so that NaN is refused too
+    raise ValueError(f'{name} must be finite, got {value}.')
 
 
 def temperature(value: Any) -> None:
@@ -179,12 +170,34 @@ def positive_int(name: str, value: Any) -> None:
 
 
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-  if value not in allowed:
+  if not isinstance(value, str) or value not in allowed:
     raise ValueError(
         f'{name} must be one of {", ".join(map(repr, allowed))}; got '
         f'{value!r}.'
     )
 
 
+def _scalar_array(name, value):
+  dtype = getattr(value, 'dtype', None)
+  kinds = jnp.integer, jnp.floating
+  if dtype is None or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+    raise ValueError(f'{name} must be a real number, got {value!r}.')
+  if value.shape != ():
+    raise ValueError(
+        f'{name} must be a scalar; got shape {value.shape}. Use jax.vmap '
+        'to evaluate several.'
+    )
+
+
+def _array(name, value, what):
+  try:
+    return jnp.asarray(value)
+  except (TypeError, ValueError, OverflowError) as error:
+    raise ValueError(
+        f'{name} must be {what}; got {type(value).__name__}: {error}'
+    ) from None
+
+
 def _known(value: Any) -> bool:
-  return isinstance(value, (numbers.Real, np.number))
+  known = int, float, np.integer, np.floating
+  return isinstance(value, known) and not isinstance(value, bool)

@@ -95,7 +95,7 @@ def infograph_loss(
         'graph_embeddings must hold at least 2 graphs, or there are 0 '
         f'negatives; got shape {graphs.shape}.'
     )
-  shape = nodes.shape[:1] if node_rows is None else jnp.shape(graph_ids)
+  shape = nodes.shape[:1] if node_rows is None else np.shape(graph_ids)
   ids = _arguments.labels('graph_ids', graph_ids, shape)
   _arguments.choice('variant', variant, VARIANTS)
   if tau_plus is None:

@@ -319,12 +319,13 @@ def _read_logits(pos_logits, neg_logits):
         'neg_logits must have shape [..., N] with N >= 1 negatives; got '
         f'{neg.shape}.'
     )
-  if pos.shape == neg.shape[:-1]:
+  given = pos.shape
+  if given == neg.shape[:-1]:
     pos = pos[..., None]
   if pos.shape[:-1] != neg.shape[:-1] or pos.shape[-1] == 0:
     raise ValueError(
         'pos_logits must have shape [...] or [..., M] where neg_logits has '
-        f'[..., N]; got {jnp.shape(pos_logits)} and {neg.shape}.'
+        f'[..., N]; got {given} and {neg.shape}.'
     )
   return _cosine.upcast(pos), _cosine.upcast(neg)
 

@@ -272,17 +272,33 @@ def fill_defaults(config: ml_collections.ConfigDict) -> None:
   """Gives the configuration of an older run the fields it was made without.
 
   The default of a new field says what runs were before there was one.
+
+  Raises:
+    ValueError: it is not the configuration of a run.
   """
-  if config.task in _DEFAULTS:
-    _fill(config, _DEFAULTS[config.task]())
+  task = config.get('task')
+  if task not in list(_DEFAULTS):
+    raise ValueError(
+        f'config.task must be one of {", ".join(map(repr, _DEFAULTS))}, got '
+        f'{task!r}.'
+    )
+  _fill(config, _DEFAULTS[task](), 'config')
 
 
-def _fill(config, defaults):
+def _fill(config, defaults, path):
   for name, value in defaults.items():
     if name not in config:
       config[name] = value
     elif isinstance(value, ml_collections.ConfigDict):
-      _fill(config[name], value)
+      if not isinstance(config[name], ml_collections.ConfigDict):
+        raise ValueError(
+            f'{path}.{name} must be a group of fields, got {config[name]!r}.'
+        )
+      _fill(config[name], value, f'{path}.{name}')
+    elif isinstance(value, tuple) and not isinstance(config[name], tuple):
+      raise ValueError(
+          f'{path}.{name} must be a tuple, got {config[name]!r}.'
+      )
 
 
 def set_variant(config: ml_collections.ConfigDict, variant: str) -> None:

@@ -229,9 +229,13 @@ def groups(members: Sequence[Member]) -> list[list[Member]]:
   for member in members:
     # On images every member is a run of its own.
     alone = member.number if member.config.task != 'infograph' else None
-    fixed = [(k, x) for k, x in member.values.items() if k not in TRACED]
-    found.setdefault((alone, *fixed), []).append(member)
+    found.setdefault((alone, *not_traced(member)), []).append(member)
   return list(found.values())
+
+
+def not_traced(member: Member) -> tuple[tuple[str, Any], ...]:
+  """Names and values of what was swept beside ``TRACED`` fields."""
+  return tuple((k, x) for k, x in member.values.items() if k not in TRACED)
 
 
 def with_values(

@@ -172,7 +172,9 @@ def single_runs(
   """
   paths = []
   for workdir in map(pathlib.Path, workdirs):
-    variants = workdir_lib.load_config(workdir).get('compare')
+    config = workdir_lib.load_config(workdir)
+    config_lib.fill_defaults(config)
+    variants = config.get('compare')
     paths += [workdir / x for x in variants] if variants else [workdir]
   runs = {}
   for path in paths:

@@ -31,7 +31,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   }.get(config.task, _IMAGE_CONDITIONS)
   for field, (condition, wish) in conditions.items():
     value = _get(config, field)
-    if not condition(value):
+    if not _holds(condition, value):
       raise ValueError(f'config.{field} must be {wish}, got {value!r}.')
   if config.optimizer.final_learning_rate > config.optimizer.learning_rate:
     raise ValueError(
@@ -191,6 +191,13 @@ def _get(config, field: str) -> Any:
   return config
 
 
+def _holds(condition, value):
+  try:
+    return condition(value)
+  except (TypeError, OverflowError):  # of another kind altogether
+    return False
+
+
 def _number(low, high=math.inf, *, open_low=False, open_high=False):
   left, right = '(' if open_low else '[', ')' if open_high else ']'
   if high == math.inf:
@@ -214,6 +221,16 @@ def _all_among(*choices):
   return (lambda x: all(item in choices for item in x)), wish
 
 
+def _all(condition, wish, *, least=0):
+  holds, _ = condition
+
+  def all_hold(x):
+    whole = all(isinstance(item, int) for item in x)
+    return whole and len(x) >= least and all(map(holds, x))
+
+  return all_hold, wish
+
+
 def _or_none(condition):
   holds, wish = condition
   return (lambda x: x is None or holds(x)), f'None or {wish}'
@@ -222,9 +239,11 @@ def _or_none(condition):
 _COUNT, _NONE_OR_COUNT = _number(1), _number(0)
 _NON_NEGATIVE, _POSITIVE = _number(0), _number(0, open_low=True)
 _PROBABILITY, _DECAY = _number(0, 1), _number(0, 1, open_high=True)
+_SEED = _number(0, 2**31 - 1)
+_SEEDS = _all(_SEED, 'one or more whole numbers >= 0, below 2**31', least=1)
 
 _CONDITIONS = {
-    'seed': _number(0, 2**31 - 1),
+    'seed': _SEED,
     'task': _among(*config_lib.BEST),
     'data.batch_size': _number(2),
     'loss.beta': _NON_NEGATIVE,
@@ -258,14 +277,12 @@ _GRAPH_CONDITIONS = {
     'evaluate.protocols': _all_among(*GRAPH_PROTOCOLS),
     'evaluate.folds': _number(2),
     'evaluate.inner_folds': _number(2),
-    'evaluate.fold_seeds': (
-        lambda seeds: len(seeds) and all(seed >= 0 for seed in seeds),
-        'one or more numbers >= 0',
-    ),
+    'evaluate.fold_seeds': _SEEDS,
     'evaluate.svm_gamma': _among('scale', 'auto'),
     'evaluate.workers': _NONE_OR_COUNT,
 }
 
+_TASKS = *sentence_tasks.TASKS, 'MSRP'
 _SENTENCE_CONDITIONS = {
     'data.order': _among('consecutive', 'blocks'),
     'data.block_size': _number(2),
@@ -286,7 +303,7 @@ _SENTENCE_CONDITIONS = {
     'evaluate.retrieval_batches': _NONE_OR_COUNT,
     'evaluate.batch_size': _COUNT,
     'evaluate.tasks': (
-        lambda x: x and set(x) <= {*sentence_tasks.TASKS, 'MSRP'},
+        lambda x: x and all(task in _TASKS for task in x),
         f'one or more of {", ".join(map(repr, sentence_tasks.TASKS))}',
     ),
     'evaluate.workers': _NONE_OR_COUNT,
@@ -325,4 +342,6 @@ _IMAGE_CONDITIONS = {
     'evaluate.linear_optimizer': _among('adam', 'sgd'),
     'evaluate.linear_learning_rate': _POSITIVE,
     'evaluate.linear_weight_decay': _NON_NEGATIVE,
+    'evaluate.linear_decay_epochs': _all(_COUNT, 'whole numbers >= 1'),
+    'evaluate.linear_seeds': _SEEDS,
 }

@@ -109,7 +109,7 @@ def _read_sweep(workdir):
     raise FileNotFoundError(
         f'{workdir} has no {tally.CSV}: no member of the sweep is finished yet.'
     ) from error
-  except (ValueError, TypeError) as error:
+  except (ValueError, TypeError, csv.Error) as error:
     raise ValueError(f'{path} cannot be read: {error}.') from error
 
 
@@ -120,9 +120,10 @@ def _is_field(column):
 def _value(text):
   """A number or a truth value, or else a word."""
   try:
-    return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError, RecursionError, MemoryError):
     return text
+  return value if isinstance(value, (bool, int, float)) else text
 
 
 def _swept_fields(sweeps):

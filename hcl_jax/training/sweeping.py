@@ -70,14 +70,13 @@ class Sweep:
           'graphs use every core without it.'
       )
     self._graphs = members_lib.load_graphs(graphs)
-    # Of images, what is not there is found before anything is written.
+    # Of the others, what cannot work is found before anything is written.
     seen = set()
     for member in self.members:
-      data = member.config.data
-      of_images = member.config.task != 'infograph'
-      if of_images and (data.name, data.dir) not in seen:
+      fixed = grid.not_traced(member)
+      if member.config.task != 'infograph' and fixed not in seen:
         experiment_lib.prepare(member.config)
-        seen.add((data.name, data.dir))
+        seen.add(fixed)
 
   def run(self, workdir: str | os.PathLike) -> tally_lib.Tally:
     """Trains and evaluates the members that are not finished yet.

@@ -222,7 +222,7 @@ def _read_config(workdir) -> dict[str, Any] | None:
     saved = json.loads(path.read_text(encoding='utf-8'))
   except (FileNotFoundError, NotADirectoryError):
     return None
-  except (ValueError, OSError) as error:
+  except (ValueError, OSError, RecursionError) as error:
     raise WorkdirError(f'{path} cannot be read: {error}.') from error
   if not isinstance(saved, dict):
     raise WorkdirError(f'{path} cannot be read: it is not a JSON object.')

@@ -14,6 +14,7 @@ from PIL import Image
 import tensorflow_datasets as tfds
 
 _IMAGES = '_images.npy'
+_MAX_CLASSES = 100_000  # each gets a name
 
 
 class Arrays(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -100,6 +101,8 @@ def _read_split(path):
         f'{path} must be uint8 [n, height, width, 3], got {images.dtype} '
         f'{list(images.shape)}.'
     )
+  if not images.size:
+    raise ValueError(f'{path} holds no image: its shape is {images.shape}.')
   labels_path = path.with_name(path.name.replace(_IMAGES, '_labels.npy'))
   if not labels_path.exists():
     return images, np.full(len(images), -1)
@@ -110,13 +113,18 @@ def _read_split(path):
         f'{labels_path} must be integers [{len(images)}], -1 or more, got '
         f'{labels.dtype} {list(labels.shape)}.'
     )
+  if labels.max() >= _MAX_CLASSES:
+    raise ValueError(
+        f'{labels_path} must have labels below {_MAX_CLASSES}, got '
+        f'{labels.max()}; number the classes through.'
+    )
   return images, labels
 
 
 def _load(path):
   try:
     return np.load(path, mmap_mode='r', allow_pickle=False)
-  except ValueError as error:
+  except (ValueError, EOFError) as error:
     raise ValueError(f'{path} is not a plain .npy array: {error}') from error
 
 

@@ -77,14 +77,16 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     images = threads.map_ahead(
         self._read, files, num_threads=num_threads, num_ahead=4 * num_threads
     )
+    readable = False
     for file, image in zip(files, images, strict=True):
       if image is None:
         continue
+      readable = True
       example = {'id': file.key, 'image': image}
       if classes:
         example['label'] = classes.get(file.class_name, -1)
       yield file.key, example
-    if self.unreadable and not self._skip_unreadable:
+    if self.unreadable and not (self._skip_unreadable and readable):
       raise UnreadableImagesError(name_files(self.unreadable))
 
   def _read(self, file):

@@ -19,6 +19,8 @@ import unicodedata
 
 from PIL import Image
 
+from hcl_jax.data import text_files
+
 _SPLITS = {
     'train': 'train',
     'test': 'test',
@@ -190,8 +192,18 @@ def _is_image(path):
 
 def _read_annotations(path):
   """Class of every file name, from lines of file, class and more by tabs."""
-  lines = path.read_text(encoding='utf-8').splitlines()
-  return dict(line.split('\t')[:2] for line in lines if line)
+  classes = {}
+  for number, line in enumerate(text_files.read_lines(path), 1):
+    if not line:
+      continue
+    name, tab, rest = line.partition('\t')
+    if not tab:
+      raise ValueError(
+          f'line {number} of {path} must be a file and its class, with a tab '
+          f'between; got {line[:60]!r}.'
+      )
+    classes[name] = rest.partition('\t')[0]
+  return classes
 
 
 def _divide(files, test_fraction):

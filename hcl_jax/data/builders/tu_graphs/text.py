@@ -8,7 +8,8 @@ Of a collection NAME these files count, in a zip archive or a folder::
   NAME_graph_labels.txt      the class of each graph, any whole number
   NAME_node_labels.txt       the label of each node, any whole number; optional
 
-Labels of edges and real-valued attributes are not read.
+Labels of edges and real-valued attributes are not read. Nothing is unpacked to
+disk, so names inside an archive lead nowhere.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,8 @@ import zipfile
 import zlib
 
 import numpy as np
+
+from hcl_jax.data import text_files
 
 # All that a damaged, encrypted or unreadable file may raise.
 _FILE_ERRORS = (
@@ -77,7 +80,7 @@ def _list_files(path) -> dict[str, Callable[[], bytes]]:
   """Functions that read the text files of a path, by name."""
   if path.is_dir():
     found = sorted([*path.glob('*.txt'), *path.glob('*/*.txt')])
-    return {file.name: file.read_bytes for file in found}
+    return {file.name: functools.partial(_read_file, file) for file in found}
   if not path.exists():
     raise FileNotFoundError(f'there is no file or folder {path}.')
   try:
@@ -94,9 +97,15 @@ def _list_files(path) -> dict[str, Callable[[], bytes]]:
   }
 
 
+def _read_file(path):
+  with open(path, 'rb') as file:
+    return text_files.read_all(file, path.name)
+
+
 def _unzip(path, name):
-  with zipfile.ZipFile(path) as archive:
-    return archive.read(name)
+  with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+    declared = archive.getinfo(name).file_size
+    return text_files.read_all(file, name, declared=declared)
 
 
 def _assemble(name, files):
