@@ -122,7 +122,9 @@ class TextTest(_Test):
         with self.assertRaisesRegex(ValueError, 'TOY_A.txt has more than 1e-0'):
           self.prepare(path)
       # What an archive declares is refused before anything is unpacked.
-      with mock.patch.object(zipfile.ZipExtFile, 'read') as read:
+      with mock.patch.object(
+          zipfile.ZipExtFile, 'read', return_value=b''
+      ) as read:
         with self.assertRaisesRegex(ValueError, 'HCL_JAX_MAX_FILE_GIB=NUMBER'):
           text._unzip(archive, 'TOY/TOY_A.txt')
       read.assert_not_called()
