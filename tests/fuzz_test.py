@@ -30,10 +30,17 @@ from tests import corpus
 from tests import testing
 from tests import tu
 
+
+def _sentence_config():
+  config = config_lib.sentence_config()
+  config.data.batch_size = 24  # The toy has 72.
+  return config
+
+
 _CONFIGS = {
     'images': config_lib.image_config,
     'graphs': config_lib.graph_config,
-    'sentences': config_lib.sentence_config,
+    'sentences': _sentence_config,
 }
 _LISTED = {name: grid.leaves(make()) for name, make in _CONFIGS.items()}
 
@@ -46,8 +53,6 @@ _WORDS = st.sampled_from([
     '\n', '=',
 ])  # fmt: skip
 _VALUES = _WORDS | st.text(max_size=6)
-
-
 
 # How many times as much to try as a test run has time for.
 _PATIENCE = int(os.environ.get('FUZZ_PATIENCE', 1))
