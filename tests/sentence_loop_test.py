@@ -283,6 +283,12 @@ class SentenceTasksTest(SentenceTest):
     with self.assertRaisesRegex(FileNotFoundError, message):
       self._experiment(**fields)
 
+  def test_what_is_no_file_of_vectors_is_told_of_before_training(self):
+    path = self.root / 'vectors.txt'
+    path.write_text('the quick brown fox\n')
+    with self.assertRaisesRegex(ValueError, 'line 1 .* a word and 3 numbers'):
+      self._experiment(**self._tasks(**{'evaluate.word_vectors': str(path)}))
+
   @parameterized.parameters('gru', 'bag')
   def test_word_vectors_make_words_known(self, encoder):
     experiment = self._experiment(**{'model.encoder': encoder})

@@ -46,6 +46,11 @@ class ReadTest(parameterized.TestCase):
     self.assertEqual(words, ['été'])
     np.testing.assert_array_equal(matrix, [[7, 8, 9]])
 
+  def test_the_first_lines(self):
+    path = self.write('the 1 2\na 3 4\nof x\n')
+    words, _ = data.read_word_vectors(path, max_lines=2)
+    self.assertEqual(words, ['the', 'a'])
+
   @parameterized.parameters(
       ('the 1 2\na 1\n', 'line 2 .* a word and 2 numbers'),
       ('the 1 2\na 1 x\n', "line 2 .*got 'a 1 x'"),

@@ -4,6 +4,7 @@
 from collections.abc import Container
 from collections.abc import Mapping
 from collections.abc import Sequence
+import itertools
 import os
 import pathlib
 
@@ -16,13 +17,18 @@ WordVectors = Mapping[str, np.ndarray] | tuple[Sequence[str], np.ndarray]
 
 
 def read_word_vectors(
-    path: str | os.PathLike, *, words: Container[str] | None = None
+    path: str | os.PathLike,
+    *,
+    words: Container[str] | None = None,
+    max_lines: int | None = None,
 ) -> tuple[list[str], np.ndarray]:
   """Reads a text of vectors, of word2vec (with a first line of sizes) or GloVe.
 
   Args:
     path: the file, UTF-8; compressed if it ends in ``.gz`` or ``.xz``.
     words: what to keep, such as a set; None for all words.
+    max_lines: how many lines to read, where common words mostly come first;
+      None for all.
 
   Returns:
     Words, and their vectors, float32 ``[n, dim]``; of a word that comes twice,
@@ -34,7 +40,8 @@ def read_word_vectors(
   """
   path = pathlib.Path(path)
   dim, vectors = None, {}
-  for number, line in enumerate(text_files.read_lines(path), 1):
+  lines = itertools.islice(text_files.read_lines(path), max_lines)
+  for number, line in enumerate(lines, 1):
     line = line.rstrip(' ')
     if number == 1 and _is_header(line):
       continue

@@ -21,6 +21,7 @@ from hcl_jax.training import progress as progress_lib
 from hcl_jax.training import readout
 
 _FOLDS = 10
+_LOOKED_AT = 1000  # lines of word vectors, before training
 
 
 class Encoders(NamedTuple):
@@ -55,6 +56,8 @@ def load_tasks(
     raise FileNotFoundError(
         f'config.evaluate.word_vectors={vectors!r}: there is no such file.'
     )
+  if vectors:  # All of it is read at the end, which may be days away.
+    data_lib.read_word_vectors(vectors, max_lines=_LOOKED_AT)
   tasks = [data_lib.load_sentence_task(x, folder) for x in config.tasks]
   return tuple({task.name: task for task in tasks}.values())
 
