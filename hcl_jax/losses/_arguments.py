@@ -169,8 +169,9 @@ def positive_int(name: str, value: Any) -> None:
     raise ValueError(f'{name} must be >= 1, got {value}.')
 
 
-def choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-  if not isinstance(value, str) or value not in allowed:
+def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+  # Whether an array is among them has no answer.
+  if getattr(value, 'ndim', 0) or value not in allowed:
     raise ValueError(
         f'{name} must be one of {", ".join(map(repr, allowed))}; got '
         f'{value!r}.'
