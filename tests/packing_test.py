@@ -105,10 +105,16 @@ class BallPackingTest(parameterized.TestCase):
     self.assertAlmostEqual(np.degrees(found.angle), 89.10, delta=0.01)
 
   def test_heavy_classes_stand_apart(self):
-    rho = np.array([0.6, 0.2, 0.2])
+    # The light ones at angles a on both sides of what is opposite the heavy one
+    # have the value .7 (2 + 2 cos a) + .3 (4 sin^2 a), largest at cos a = 7/12;
+    # up to a weight of 2/3 the triangle is best.
+    rho = np.array([0.7, 0.15, 0.15])
     found = analysis.ball_packing(rho, 2)
     even = analysis.packing_value(_polygon(3), rho)
     self.assertGreater(found.value, even)
+    self.assertAlmostEqual(
+        found.value, 2.6 + 1.4 * 7 / 12 - 1.2 * (7 / 12) ** 2, places=5
+    )
     self.assertAlmostEqual(
         found.value, analysis.packing_value(found.points, rho), places=5
     )
