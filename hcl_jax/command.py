@@ -7,6 +7,8 @@ import sys
 from absl import app
 from absl import flags
 
+_STOPPED = 130  # as a shell says of Ctrl-C
+
 
 class UsageError(Exception):
   """What the user asked for cannot be done; the message says why."""
@@ -27,7 +29,8 @@ def run(
   Args:
     name: what an error message begins with.
     main: the command; gets the arguments that are not flags. A UsageError or
-      Failure is printed as one line, and the process ends with status 2 or 1.
+      Failure is printed as one line, and the process ends with status 2 or 1;
+      Ctrl-C that it does not catch likewise, with status 130.
     own_flags: what flags begin with that main reads itself, ``'--NAME.'``;
       they are among its arguments.
   """
@@ -39,6 +42,9 @@ def run(
       return refuse(name, error)
     except Failure as error:
       return fail(name, error)
+    except KeyboardInterrupt:  # where there is nothing to save yet, or ever
+      print(f'\n{name}: stopped.', file=sys.stderr)
+      return _STOPPED
 
   def parse(argv):
     own = [x for x in argv[1:] if own_flags and x.startswith(own_flags)]

@@ -26,6 +26,13 @@ with interruption.Interruption() as interrupted:
     time.sleep(60)
 """
 
+_COMMAND = """
+import os, signal
+from hcl_jax import command
+signal.signal(signal.SIGINT, signal.default_int_handler)
+command.run('name', lambda _: os.kill(os.getpid(), signal.SIGINT))
+"""
+
 
 class InterruptionTest(parameterized.TestCase):
 
@@ -123,6 +130,16 @@ class InterruptionTest(parameterized.TestCase):
     _, errors = child.communicate(timeout=30)
     self.assertEqual(child.returncode, code)
     self.assertIn('leaving after this step', errors)
+
+  def test_a_command_that_has_nothing_to_save(self):
+    ended = subprocess.run(
+        [sys.executable, '-c', _COMMAND],
+        cwd=pathlib.Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    self.assertEqual(ended.returncode, 130)
+    self.assertEqual(ended.stderr.strip(), 'name: stopped.')
 
 
 if __name__ == '__main__':
