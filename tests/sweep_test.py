@@ -381,11 +381,6 @@ class RunTest(_SweepTestCase):
       sweeping.Sweep(_config(**fields), {'seed': (0,)})
 
   def test_images_go_through_the_loop(self):
-    config = config_lib.image_config()
-    sweep = object.__new__(sweeping.Sweep)
-    sweep._config, sweep._fields = config, {'loss.beta': (0.0, 1.0)}
-    sweep._per_device = None
-    sweep.members = grid.expand(config, sweep._fields)
     runs = []
 
     def train(experiment, workdir, label):
@@ -396,6 +391,9 @@ class RunTest(_SweepTestCase):
         mock.patch.object(experiment_lib, 'prepare', lambda config: config),
         mock.patch.object(loop, 'train', train),
     ):
+      sweep = sweeping.Sweep(
+          config_lib.image_config(), {'loss.beta': (0.0, 1.0)}
+      )
       tally = sweep.run(self.root / 'sweep')
     self.assertEqual(
         runs, [(0.0, '0000', 'loss.beta=0.0'), (1.0, '0001', 'loss.beta=1.0')]
