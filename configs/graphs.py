@@ -18,12 +18,14 @@ of batches of 128 in one order, an SVM on the pooled encoder. The variant of the
 loss is the paper's; 'released' is its released code, whose weights have the
 other sign, and 'infograph' the baseline without hard negatives.
 
-What came of it so far is in docs/graphs.md: on MUTAG the released sign gains
-2.2 points at beta = 10, and elsewhere hard negatives change little.
+What came of it is in docs/graphs.md: on MUTAG the released sign gains 2.2
+points at beta = 10, and elsewhere, where it was repeated, hard negatives change
+little.
 
 Measured on two cores of an Intel Xeon: a run on MUTAG takes 11 to 15 s from
 start to scores, and its 40 runs of four betas and ten seeds 88 s as a sweep.
-A run on REDDIT-BINARY takes 0.9 GB.
+A run on REDDIT-BINARY takes 0.9 GB. On two cores of an AMD EPYC a run on DD
+takes 11 minutes of one core, and one on REDDIT-BINARY 10.
 """
 
 from hcl_jax.data.builders.tu_graphs import published
