@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of a sweep side by side, each in a process with cores of its own.
 
-A small model on two cores is slower than two of them on one core each. The
-processes share nothing: a job sends lines to show and, at its end, what came of
-it. A job whose parent is gone saves its run and leaves.
+Otherwise the cores work on one run after the other. The processes share
+nothing: a job sends lines to show and, at its end, what came of it. A job whose
+parent is gone saves its run and leaves.
 """
 
 import collections
