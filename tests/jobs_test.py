@@ -61,6 +61,18 @@ class CheckTest(absltest.TestCase):
     self.assertEqual(sorted(x for share in shares for x in share),
                      list(range(3, 10)))  # fmt: skip
 
+  @absltest.skipUnless(hasattr(os, 'sched_setaffinity'), 'No cores to choose.')
+  def test_a_process_is_born_on_its_cores(self):
+    all_cores = os.sched_getaffinity(0)
+    one = frozenset([max(all_cores)])
+    with jobs._pinned(one):
+      born = subprocess.check_output(
+          [sys.executable, '-c', 'import os; print(os.sched_getaffinity(0))'],
+          text=True,
+      )
+    self.assertEqual(born.strip(), str(set(one)))
+    self.assertEqual(os.sched_getaffinity(0), all_cores)
+
 
 @absltest.skipIf(
     cross_validation.usable_cores() < 2, 'Two jobs need two cores.'
@@ -161,6 +173,9 @@ class CommandTest(absltest.TestCase):
     )
     runs = [self.root / 'orphans/members' / name for name in ('0000', '0001')]
     self._wait_for(runs, process)
+    if hasattr(os, 'sched_getaffinity'):
+      shares = [os.sched_getaffinity(_user_of(run)) for run in runs]
+      self.assertEqual(set.intersection(*shares), set())
     process.kill()
     deadline = time.monotonic() + 120
     while any(_user_of(run) for run in runs):

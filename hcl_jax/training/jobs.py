@@ -10,6 +10,7 @@ import collections
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import io
 import multiprocessing
 from multiprocessing import connection
@@ -150,8 +151,9 @@ class _Job(NamedTuple):
 def _start(member, folder, cores) -> _Job:
   context = multiprocessing.get_context('spawn')  # JAX has threads.
   receiver, sender = context.Pipe(duplex=False)
-  process = context.Process(target=_work, args=(sender, member, folder, cores))
-  process.start()
+  process = context.Process(target=_work, args=(sender, member, folder))
+  with _pinned(cores):
+    process.start()
   sender.close()  # Or the end of the job would not end the pipe.
   return _Job(member, process, receiver, cores)
 
@@ -178,12 +180,28 @@ def _ask_to_leave(jobs) -> None:
     job.process.terminate()
 
 
-def _work(sender, member, folder, cores) -> None:
+@contextlib.contextmanager
+def _pinned(cores: frozenset[int]) -> Iterator[None]:
+  """This thread on some cores only, and a process that it starts.
+
+  A process that pins itself has imported numpy by then, whose threads for all
+  cores would wait for each other on one.
+  """
+  if not cores:
+    yield
+    return
+  before = os.sched_getaffinity(0)
+  os.sched_setaffinity(0, cores)
+  try:
+    yield
+  finally:
+    os.sched_setaffinity(0, before)
+
+
+def _work(sender, member, folder) -> None:
   """What a job does."""
   # A terminal sends Ctrl-C to all; the parent tells its jobs to leave.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  if cores:  # Before JAX counts them.
-    os.sched_setaffinity(0, cores)
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   sys.stderr = _Lines(sender)
   try:
