@@ -220,9 +220,11 @@ class SolverTest(parameterized.TestCase):
   def test_is_near_a_tight_solution_of_liblinear(self, scale):
     features, labels = _points(300, 2, noise=2.0)
     features *= scale
-    found = sentences._decisions(
-        *[sentences._with_ones(features[:200]), labels[:200] == 1],
-        sentences._with_ones(features[200:]),
+    (found,) = sentences._decisions(
+        sentences._with_ones(features),
+        labels[:200],
+        1,
+        [np.split(np.arange(300), [200])],
         sentences.CS,
     )
     for c, decisions in zip(sentences.CS, found, strict=True):
@@ -242,14 +244,22 @@ class SolverTest(parameterized.TestCase):
     features = features @ rng.standard_normal((5, 60))
     features += 0.1 * rng.standard_normal(features.shape)
     features = sentences._with_ones(features / 10)
-    found = _logistic.fit_path(features, labels == 1, sentences.CS)
+    # Selections of all rows, of most, and of a half.
+    is_fitted = np.ones((4, rows), bool)
+    is_fitted[1, : rows // 10] = is_fitted[2, rows // 2 :] = False
+    is_fitted[3, ::3] = False
+    found = _logistic.fit_paths(
+        features, labels == 1, is_fitted, sentences.CS
+    )
     self.assertEqual(found.dtype, np.float32)
-    for c, weights in zip(sentences.CS, found, strict=True):
-      signs = np.where(labels == 1, 1.0, -1.0)
-      expected = np.float64(features) @ _fit(np.float64(features), signs, c)
-      np.testing.assert_allclose(
-          features @ weights, expected, atol=2e-4 * np.abs(expected).max()
-      )
+    signs = np.where(labels == 1, 1.0, -1.0)
+    for selected, path in zip(is_fitted, found, strict=True):
+      x = np.float64(features[selected])
+      for c, weights in zip(sentences.CS, path, strict=True):
+        expected = x @ _fit(x, signs[selected], c)
+        np.testing.assert_allclose(
+            x @ weights, expected, atol=2e-4 * np.abs(expected).max()
+        )
 
   @parameterized.parameters(0.0, 0.3)
   def test_features_that_do_not_differ(self, value):
@@ -258,9 +268,11 @@ class SolverTest(parameterized.TestCase):
     is_positive = np.arange(3000) % 4 == 0
     with warnings.catch_warnings():
       warnings.simplefilter('error')
-      (weights,) = _logistic.fit_path(features, is_positive, [256.0])
-    share = 1 / (1 + np.exp(-features[0] @ weights))
-    self.assertAlmostEqual(share, 0.25, places=4)
+      weights = _logistic.fit_paths(
+          features, is_positive, np.ones((2, 3000), bool), [256.0]
+      )
+    shares = 1 / (1 + np.exp(-(weights @ features[0])))
+    np.testing.assert_allclose(shares, 0.25, atol=5e-5)
 
   def test_says_if_it_does_not_get_there(self):
     features, labels = _points(60, 2)
@@ -268,7 +280,17 @@ class SolverTest(parameterized.TestCase):
         mock.patch.object(_logistic, '_ITERATIONS', 1),
         self.assertWarnsRegex(UserWarning, 'stopped after 1 iterations'),
     ):
-      _logistic.fit_path(features, labels == 1, [8.0])
+      _logistic.fit_paths(features, labels == 1, np.ones((1, 60), bool), [8.0])
+
+  def test_a_class_that_is_not_fitted_is_not_predicted(self):
+    features, labels = _points(60, 3)
+    rest = np.flatnonzero(labels != 2)
+    ((predicted,),) = sentences._Logistic().predictions(
+        features, labels, [(rest, np.arange(60))], [1.0]
+    )
+    self.assertContainsSubset(predicted.tolist(), (0, 1))
+    expected = _classify(features[rest], labels[rest], features, 1.0)
+    np.testing.assert_array_equal(predicted, expected)
 
   def test_travels_to_other_processes(self):
     classifier = sentences._Logistic()

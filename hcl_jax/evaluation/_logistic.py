@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logistic regression of two classes, for one C after the other."""
+"""Logistic regression of two classes, fitted to many selections of rows."""
 
 from collections.abc import Sequence
 import warnings
@@ -19,22 +19,29 @@ _LINE_TOLERANCE = 0.01
 _LINE_ITERATIONS = 20
 
 
-def fit_path(
-    features: np.ndarray, is_positive: np.ndarray, cs: Sequence[float]
+def fit_paths(
+    features: np.ndarray,
+    is_positive: np.ndarray,
+    is_fitted: np.ndarray,
+    cs: Sequence[float],
 ) -> np.ndarray:
-  r"""The minimum for each C, found from the one before, in float32.
+  r"""The minimum for each selection of rows and each C, in float32.
+
+  With the n rows that are fitted of one selection, and s = 1 or -1,
 
   .. math::
     \frac{|w|^2}{2 C n} + \frac1n \sum_i \log(1 + e^{-s_i w x_i})
 
-  with s = 1 or -1. The way is that of conjugate gradients (Polak and Ribiere),
-  preconditioned by the Hessian, whose part of the data
+  The minimum for a C is found from the one before, by conjugate gradients
+  (Polak and Ribiere), preconditioned by the Hessian, whose part of the data
 
   .. math::
     \frac1n \sum_i p_i (1 - p_i) x_i x_i^T
 
-  is kept from an earlier point, often that of another C: it takes as long to
-  compute as many steps, which take three products with the features. At a
+  is kept from an earlier point, often that of another C, and is the mean over
+  selections: it takes as long to compute as many steps. Selections go together,
+  because folds of some data have most rows in common: a mean curvature fits all
+  of them, and the three products of a step read the features once for all. At a
   solution no entry of the gradient is above 1e-7 of the largest feature, or as
   small as float32 lets it be.
 
@@ -42,103 +49,123 @@ def fit_path(
     features: x, float32 ``[n, F]``; a column of ones is an intercept, which is
       penalised as any other.
     is_positive: where s is 1, ``[n]``.
+    is_fitted: rows of each selection, at least one, boolean ``[K, n]``.
     cs: values of C, best in ascending order.
 
   Returns:
-    Weights, float32 ``[len(cs), F]``.
+    Weights, float32 ``[K, len(cs), F]``.
   """
   signed = np.where(is_positive, np.float32(1), np.float32(-1))[:, None]
-  problem = _Problem(features * signed)
-  return np.stack([problem.solve(1 / (c * len(features))) for c in cs])
+  problems = _Problems(features * signed, is_fitted)
+  return np.stack([problems.solve(c) for c in cs], axis=1)
 
 
-class _Problem:
-  """Rows s x, and where the solution stands."""
+class _Problems:
+  """Rows s x, what each problem makes of them, and where its solution is."""
 
-  def __init__(self, rows):
+  def __init__(self, rows, is_fitted):
     self._rows = rows
     self._scale = np.abs(rows).max()
-    self._weights = np.zeros(rows.shape[1], np.float32)
-    self._margins = np.zeros(len(rows), np.float32)
+    self._counts = is_fitted.sum(axis=1)
+    # How much a row counts.
+    self._shares = (is_fitted / self._counts[:, None]).astype(np.float32)
+    self._weights = np.zeros((len(is_fitted), rows.shape[1]), np.float32)
+    self._margins = np.zeros(is_fitted.shape, np.float32)
     self._renew_curvature()
 
-  def solve(self, ridge):
-    """Weights at the minimum with this factor of |w|^2 / 2."""
-    precondition = self._preconditioner(ridge)
-    gradient, direction = self._gradient(ridge), None
-    before = square = None
-    last = np.inf
+  def solve(self, c):
+    """Weights at the minima with this C."""
+    ridges = (1 / (c * self._counts)).astype(np.float32)[:, None]
+    todo = np.arange(len(ridges))  # problems that are not solved yet
+    gradients = self._gradients(todo, ridges)
+    before, steps, directions = np.empty((3, *gradients.shape), np.float32)
+    last = np.full(len(ridges), np.inf)
+    precondition = None
     for iteration in range(_ITERATIONS):
-      size = np.abs(gradient).max() / self._scale
-      if size <= _TOLERANCE:
-        return self._weights.copy()
+      sizes = np.abs(gradients[todo]).max(axis=1) / self._scale
+      going = sizes > _TOLERANCE
       if iteration and iteration % _RENEW_AFTER == 0:
-        if last / 2 < size <= _LEAST_TOLERANCE:
-          return self._weights.copy()
-        last, direction = size, None
+        going &= (sizes <= last[todo] / 2) | (sizes > _LEAST_TOLERANCE)
+        last[todo] = sizes
         self._renew_curvature()
-        precondition = self._preconditioner(ridge)
+        precondition = None
+      todo = todo[going]
+      if not len(todo):
+        return self._weights.copy()
+      starts_anew = precondition is None
+      if starts_anew:
+        precondition = self._preconditioner(ridges)
+      gradient = gradients[todo]
       step = precondition(gradient)
-      if direction is None:
-        direction = -step
-      else:
-        turn = step @ (gradient - before) / square
-        direction = max(turn, 0) * direction - step
-      before, square = gradient, step @ gradient
-      self._go(direction, ridge)
-      gradient = self._gradient(ridge)
+      direction = -step
+      if not starts_anew:
+        turn = _dots(step, gradient - before[todo])
+        turn /= _dots(steps[todo], before[todo])
+        direction += np.maximum(turn, 0) * directions[todo]
+      before[todo], steps[todo], directions[todo] = gradient, step, direction
+      self._go(todo, direction, ridges)
+      gradients[todo] = self._gradients(todo, ridges)
     warnings.warn(
         f'logistic regression stopped after {_ITERATIONS} iterations with a '
-        f'gradient of {size:.1g} of the largest feature.',
+        f'gradient of {sizes.max():.1g} of the largest feature.',
         stacklevel=2,
     )
     return self._weights.copy()
 
-  def _gradient(self, ridge):
-    wrong = _sigmoid(-self._margins)
-    return ridge * self._weights - wrong @ self._rows / len(wrong)
+  def _gradients(self, todo, ridges):
+    wrong = _wrong(self._margins[todo]) * self._shares[todo]
+    return ridges[todo] * self._weights[todo] - wrong @ self._rows
 
-  def _go(self, direction, ridge):
-    """To the least value along a line, by Newton's method in a bracket."""
-    along = self._rows @ direction
-    linear = ridge * (self._weights @ direction)
-    quadratic = ridge * (direction @ direction)
-    low, high, at = 0.0, np.inf, 0.0
+  def _go(self, todo, directions, ridges):
+    """To the least values along lines, by Newton's method in brackets."""
+    along = directions @ self._rows.T
+    margins, shares = self._margins[todo], self._shares[todo]
+    linear = ridges[todo] * _dots(self._weights[todo], directions)
+    quadratic = ridges[todo] * _dots(directions, directions)
+    at, low = np.zeros((2, len(todo), 1), np.float32)
+    high = np.full_like(low, np.inf)
     first = None
     for _ in range(_LINE_ITERATIONS):
-      wrong = _sigmoid(-(self._margins + np.float32(at) * along))
-      slope = linear + at * quadratic - np.mean(wrong * along)
-      first = abs(slope) if first is None else first
-      if abs(slope) <= _LINE_TOLERANCE * first and at:
+      wrong = _wrong(margins + at * along)
+      pull = wrong * along * shares
+      slopes = linear + at * quadratic - pull.sum(axis=1, keepdims=True)
+      if first is None:
+        first = np.abs(slopes)
+      elif np.all(np.abs(slopes) <= _LINE_TOLERANCE * first):
         break
-      low, high = (at, high) if slope < 0 else (low, at)
-      at -= slope / (quadratic + np.mean(wrong * (1 - wrong) * along**2))
-      if not low < at < high:
-        at = (low + high) / 2 if high < np.inf else 2 * low
-    self._weights += np.float32(at) * direction
+      low, high = np.where(slopes < 0, at, low), np.where(slopes < 0, high, at)
+      at = at - slopes / (quadratic + _dots(pull, (1 - wrong) * along))
+      halfway = np.where(np.isfinite(high), (low + high) / 2, 2 * low)
+      at = np.where((low < at) & (at < high), at, halfway)
+    self._weights[todo] += at * directions
     # Not margins plus a step along the line, whose rounding would add up.
-    self._margins = self._rows @ self._weights
+    self._margins[todo] = self._weights[todo] @ self._rows.T
 
   def _renew_curvature(self):
     from scipy.linalg import blas
 
-    wrong = _sigmoid(-self._margins)
-    root = np.sqrt(wrong * (1 - wrong) / len(wrong))
+    wrong = _wrong(self._margins)
+    root = np.sqrt(np.mean(wrong * (1 - wrong) * self._shares, axis=0))
     # The lower triangle; the transpose is in the order that BLAS wants.
     self._curvature = blas.ssyrk(1.0, (root[:, None] * self._rows).T, lower=1)
 
-  def _preconditioner(self, ridge):
+  def _preconditioner(self, ridges):
     from scipy import linalg
 
     hessian = self._curvature.astype(np.float64)
     # Rounding may leave it indefinite, where features depend on each other.
-    ridge += _JITTER * np.trace(hessian)
+    ridge = np.mean(ridges) + _JITTER * np.trace(hessian)
     hessian[np.diag_indices_from(hessian)] += ridge
     factor = linalg.cho_factor(hessian, lower=True, overwrite_a=True)
-    return lambda x: linalg.cho_solve(factor, x).astype(np.float32)
+    return lambda x: linalg.cho_solve(factor, x.T).T.astype(np.float32)
 
 
-def _sigmoid(x):
-  from scipy import special
+def _wrong(margins):
+  """The probability of the other class, 1 / (1 + e^m)."""
+  with np.errstate(over='ignore'):  # 1 / inf is right
+    return 1 / (1 + np.exp(margins))
 
-  return special.expit(x)
+
+def _dots(x, y):
+  """Inner products of rows, as a column."""
+  return np.einsum('kn,kn->k', x, y)[:, None]

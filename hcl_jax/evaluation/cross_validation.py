@@ -17,9 +17,13 @@ from hcl_jax.losses import _arguments as _numbers
 CS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 Progress = Callable[[int, int], None]
 Score = Callable[[np.ndarray, np.ndarray], float]
+# Numbers of rows to fit, and of rows to classify then.
+Division = tuple[np.ndarray, np.ndarray]
 
 # With fewer rows all folds are done before another process has started.
 _ROWS_FOR_PROCESSES = 500
+# Folds that a process is given at a time, whatever the number of processes.
+_FOLDS_TOGETHER = 5
 
 
 class Classifier(Protocol):
@@ -27,15 +31,18 @@ class Classifier(Protocol):
 
   def predictions(
       self,
-      train: tuple[np.ndarray, np.ndarray],
       features: np.ndarray,
+      labels: np.ndarray,
+      divisions: Sequence[Division],
       cs: Sequence[float],
-  ) -> list[np.ndarray]:
-    """Classes of other rows after fitting ``train``, for each C.
+  ) -> list[list[np.ndarray]]:
+    """Classes of some rows after fitting others, for each division and C.
 
     Args:
-      train: features ``[m, F]`` in float64 and labels ``[m]``.
-      features: of other rows, ``[n, F]``.
+      features: ``[n, F]`` in float64.
+      labels: ``[m]``, of the first rows at least; any row that is fitted is
+        among these.
+      divisions: which rows to fit and which to classify.
       cs: inverse strengths of the regularisation.
     """
 
@@ -141,18 +148,23 @@ def predict(
   features = _arguments.features('features', features, train_features.shape[1])
   _check_seed(seed)
   _check_count('folds', folds, len(labels))
+  divisions = _splits(labels, folds, seed)
   inner = _in_processes(
       _inner_scores,
       [
-          (classifier, train_features, labels, division, cs, score)
-          for division in _splits(labels, folds, seed)
+          (classifier, train_features, labels, some, cs, score)
+          for some in _in_parts(divisions, _FOLDS_TOGETHER)
       ],
       _read_workers(workers, len(labels), folds),
-      progress,
+      _by_fold(progress, folds),
   )
-  c, mean = _choose(cs, inner)
-  (predicted,) = classifier.predictions(
-      (train_features, labels), features.astype(np.float64), [c]
+  c, mean = _choose(cs, np.concatenate(inner))
+  rows = np.arange(len(labels) + len(features))
+  ((predicted,),) = classifier.predictions(
+      np.concatenate([train_features, features]),
+      labels,
+      [np.split(rows, [len(labels)])],
+      [c],
   )
   return predicted, {'c': c, 'inner_score': mean}
 
@@ -193,11 +205,9 @@ def _run_fold(classifier, features, labels, division, cs, inner_folds, seed):
   """Chooses C on the rows outside a fold and scores on the fold."""
   rest, held_out = division
   train = features[rest], labels[rest]
-  c, mean = _choose(cs, [
-      _inner_scores(classifier, *train, inner, cs, accuracy)
-      for inner in _splits(labels[rest], inner_folds, seed)
-  ])
-  (predicted,) = classifier.predictions(train, features[held_out], [c])
+  inner = _splits(labels[rest], inner_folds, seed)
+  c, mean = _choose(cs, _inner_scores(classifier, *train, inner, cs, accuracy))
+  ((predicted,),) = classifier.predictions(features, labels, [division], [c])
   return {
       'accuracy': accuracy(labels[held_out], predicted),
       'c': c,
@@ -206,13 +216,13 @@ def _run_fold(classifier, features, labels, division, cs, inner_folds, seed):
   }
 
 
-def _inner_scores(classifier, features, labels, division, cs, score):
-  """The score on a fold, for each C."""
-  rest, held_out = division
-  predictions = classifier.predictions(
-      (features[rest], labels[rest]), features[held_out], cs
-  )
-  return [score(labels[held_out], predicted) for predicted in predictions]
+def _inner_scores(classifier, features, labels, divisions, cs, score):
+  """The score on each fold, for each C."""
+  predictions = classifier.predictions(features, labels, divisions, cs)
+  return [
+      [score(labels[held_out], predicted) for predicted in by_c]
+      for (_, held_out), by_c in zip(divisions, predictions, strict=True)
+  ]
 
 
 def _choose(cs, inner):
@@ -231,6 +241,23 @@ def _splits(labels, folds, seed):
         folds, shuffle=True, random_state=seed
     )
   return list(divide.split(np.zeros((len(labels), 1)), labels))
+
+
+def _in_parts(items, size):
+  return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _by_fold(progress, folds):
+  """Counts folds where parts of them are counted."""
+  if progress is None:
+    return None
+
+  def after_part(done, _):
+    last = min(done * _FOLDS_TOGETHER, folds)
+    for fold in range((done - 1) * _FOLDS_TOGETHER, last):
+      progress(fold + 1, folds)
+
+  return after_part
 
 
 def _in_processes(function, arguments, workers, progress):

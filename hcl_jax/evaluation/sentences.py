@@ -219,18 +219,22 @@ def _read_labels(labels, predicted):
 class _Logistic:
   """Logistic regression, one class against the rest."""
 
-  def predictions(self, train, features, cs):
-    train_features, features = map(_with_ones, (train[0], features))
-    classes = np.unique(train[1])
+  def predictions(self, features, labels, divisions, cs):
+    classes = np.unique(labels)
     # Of two classes, one against the other says it all.
     positives = classes[1:] if len(classes) == 2 else classes
-    scores = np.stack([
-        _decisions(train_features, train[1] == positive, features, cs)
+    by_class = [
+        _decisions(_with_ones(features), labels, positive, divisions, cs)
         for positive in positives
-    ])
-    if len(classes) == 2:
-      return [classes[(score > 0).astype(int)] for score in scores[0]]
-    return list(classes[scores.argmax(axis=0)])
+    ]
+    results = []
+    for scores in zip(*by_class, strict=True):
+      if len(classes) == 2:
+        chosen = (scores[0] > 0).astype(int)
+      else:
+        chosen = np.argmax(scores, axis=0)
+      results.append(list(classes[chosen]))
+    return results
 
   def describe(self, features):
     del features
@@ -243,6 +247,21 @@ def _with_ones(features):
   return np.concatenate([features, ones], axis=1).astype(np.float32)
 
 
-def _decisions(train_features, is_positive, features, cs):
-  """Logits of rows for each C, ``[len(cs), n]``."""
-  return _logistic.fit_path(train_features, is_positive, cs) @ features.T
+def _decisions(features, labels, positive, divisions, cs):
+  """Logits of a class against the rest, ``[len(cs), n]`` for each division.
+
+  They are -inf where no row of the class is fitted.
+  """
+  is_positive = labels == positive
+  is_fitted = np.zeros((len(divisions), len(labels)), bool)
+  for selected, (rest, _) in zip(is_fitted, divisions, strict=True):
+    selected[rest] = True
+  weights = _logistic.fit_paths(
+      features[: len(labels)], is_positive, is_fitted, cs
+  )
+  return [
+      of_division @ features[others].T
+      if is_positive[rest].any()
+      else np.full((len(cs), len(others)), -np.inf)
+      for of_division, (rest, others) in zip(weights, divisions, strict=True)
+  ]

@@ -80,7 +80,10 @@ class _Rbf:
 
   gamma: str | float
 
-  def predictions(self, train, features, cs):
+  def predictions(self, *args):
+    return _one_by_one(self._predict, *args)
+
+  def _predict(self, train, features, cs):
     from sklearn import svm
     from sklearn.metrics import pairwise
 
@@ -109,7 +112,10 @@ class _Rbf:
 class _Logistic:
   """Logistic regression behind a standardisation."""
 
-  def predictions(self, train, features, cs):
+  def predictions(self, *args):
+    return _one_by_one(self._predict, *args)
+
+  def _predict(self, train, features, cs):
     from sklearn import exceptions
     from sklearn import linear_model
     from sklearn import preprocessing
@@ -130,3 +136,11 @@ class _Logistic:
   def describe(self, features):
     del features
     return {}
+
+
+def _one_by_one(predict, features, labels, divisions, cs):
+  """Predictions of a classifier that fits each division by itself."""
+  return [
+      predict((features[rest], labels[rest]), features[others], cs)
+      for rest, others in divisions
+  ]
