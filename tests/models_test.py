@@ -54,6 +54,7 @@ class CreateTest(parameterized.TestCase):
       ('resnet34', 'imagenet', 512, 21_797_672 - 513_000),
       ('resnet18', 'imagenet', 512, 11_689_512 - 513_000),
       ('resnet18', 'cifar', 512, 11_689_512 - 513_000 - 7_680),
+      ('resnet10', 'strided', 256, 1_226_400),  # by hand
       ('small', 'cifar', 256, 388_896),
   )
   def test_sizes_and_shapes(self, name, stem, width, size):
@@ -88,6 +89,7 @@ class CreateTest(parameterized.TestCase):
       {'embedding_dim': 12.5}, {'head_width': -1},
       {'bn_splits': 2, 'bn_axis_name': 'batch'},
       {'name': 'small', 'stem': 'imagenet'},
+      {'name': 'small', 'stem': 'strided'},
   )  # fmt: skip
   def test_rejects(self, **knobs):
     argument, value = list(knobs.items())[-1]
@@ -426,10 +428,10 @@ class _NumpyResNet:
     self.params = params
     self.bottleneck = bottleneck
 
-  def __call__(self, images, stages, imagenet):
-    x = self._conv_norm(images, self.params, 'stem_', 1 + imagenet)
+  def __call__(self, images, stages, stem):
+    x = self._conv_norm(images, self.params, 'stem_', 1 + (stem != 'cifar'))
     x = np.maximum(x, 0)
-    if imagenet:
+    if stem == 'imagenet':
       x = self._max_pool(x)
     for stage, num_blocks in enumerate(stages):
       for index in range(num_blocks):
@@ -467,7 +469,9 @@ class _NumpyResNet:
 
 class ResNetTest(parameterized.TestCase):
 
-  @parameterized.parameters((False, 'cifar'), (True, 'imagenet'))
+  @parameterized.parameters(
+      (False, 'cifar'), (False, 'strided'), (True, 'imagenet')
+  )
   def test_matches_numpy(self, bottleneck, stem):
     block = resnet.BottleneckBlock if bottleneck else resnet.BasicBlock
     net = resnet.ResNet(block, (1, 2), stem, norm.BatchNorm, width=4)
@@ -482,7 +486,7 @@ class ResNetTest(parameterized.TestCase):
     apply = functools.partial(net.apply, train=True, mutable=['batch_stats'])
     features, _ = jax.jit(apply)(variables, images)
     oracle = _NumpyResNet(variables['params'], bottleneck)
-    expected = oracle(images, (1, 2), imagenet=stem == 'imagenet')
+    expected = oracle(images, (1, 2), stem)
     np.testing.assert_allclose(features, expected, rtol=2e-4, atol=2e-5)
 
 

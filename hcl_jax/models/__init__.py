@@ -14,6 +14,9 @@ from hcl_jax.models import small
 from hcl_jax.models.convolution import compiler_options
 
 _BACKBONES = {
+    'resnet10': functools.partial(
+        resnet.ResNet, resnet.BasicBlock, (1, 1, 1, 1), width=32
+    ),
     'resnet18': functools.partial(
         resnet.ResNet, resnet.BasicBlock, (2, 2, 2, 2)
     ),
@@ -30,7 +33,7 @@ _HEADS = {
     'moco': heads.MocoHead,
     'linear': heads.LinearHead,
 }
-_STEMS = ('cifar', 'imagenet')
+_STEMS = ('cifar', 'strided', 'imagenet')
 _NORMS = ('batch', 'group')
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -85,9 +88,11 @@ def create(
   """Makes an encoder by names, as configurations give them.
 
   Args:
-    name: ``'resnet18'``, ``'resnet34'``, ``'resnet50'`` or ``'small'``.
-    stem: ``'cifar'`` for small images (3x3 convolution, stride 1, no pooling)
-      or ``'imagenet'`` (7x7, stride 2, max-pooling); ResNets only.
+    name: ``'resnet10'`` (half as wide as the others), ``'resnet18'``,
+      ``'resnet34'``, ``'resnet50'`` or ``'small'``.
+    stem: ``'cifar'`` for small images (3x3 convolution, stride 1, no pooling),
+      ``'strided'`` for small images in a quarter of the time (the same with
+      stride 2) or ``'imagenet'`` (7x7, stride 2, max-pooling); ResNets only.
     head: ``'simclr'`` (linear, BatchNorm, ReLU, linear), ``'moco'`` (linear,
       ReLU, linear) or ``'linear'``.
     head_width: hidden width of the head; None: as released, 512 for

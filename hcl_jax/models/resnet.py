@@ -88,8 +88,9 @@ class ResNet(nn.Module):
   Attributes:
     block: :class:`BasicBlock` or :class:`BottleneckBlock`.
     stages: number of blocks of each stage.
-    stem: ``'cifar'``: 3x3 convolution of stride 1; ``'imagenet'``: 7x7
-      convolution of stride 2 and 3x3 max-pooling of stride 2.
+    stem: ``'cifar'``: 3x3 convolution of stride 1; ``'strided'``: of stride 2;
+      ``'imagenet'``: 7x7 convolution of stride 2 and 3x3 max-pooling of
+      stride 2.
     norm: constructor of the normalisation.
     width: channels of the stem and of the first stage's convolutions.
     dtype: of the computation.
@@ -119,23 +120,23 @@ class ResNet(nn.Module):
     return pool(x)
 
   def _stem(self, images, train):
-    small = self.stem == 'cifar'
+    large = self.stem == 'imagenet'
     # The released code replaces the stem after the network's initialisation,
     # so that only this convolution starts as the framework's default has it.
     conv = convolution.Conv(
         self.width,
-        size=3 if small else 7,
-        stride=1 if small else 2,
+        size=7 if large else 3,
+        stride=1 if self.stem == 'cifar' else 2,
         kernel_init=(
-            heads.fan_in_uniform if small else convolution.he_normal_fan_out
+            convolution.he_normal_fan_out if large else heads.fan_in_uniform
         ),
         dtype=self.dtype,
         name='stem_conv',
     )
     x = nn.relu(self.norm(name='stem_norm')(conv(images), train=train))
-    if small:
-      return x
-    return nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+    if large:
+      x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+    return x
 
 
 def pool(x: jax.Array) -> jax.Array:

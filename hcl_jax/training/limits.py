@@ -313,8 +313,10 @@ _IMAGE_CONDITIONS = {
     'compare': _all_among(*config_lib.VARIANTS),
     'data.max_gib_in_memory': _NON_NEGATIVE,
     'augment.size': _COUNT,
-    'model.name': _among('resnet18', 'resnet34', 'resnet50', 'small'),
-    'model.stem': _among('cifar', 'imagenet'),
+    'model.name': _among(
+        'resnet10', 'resnet18', 'resnet34', 'resnet50', 'small'
+    ),
+    'model.stem': _among('cifar', 'strided', 'imagenet'),
     'model.head': _among('simclr', 'moco', 'linear'),
     'model.head_width': _NONE_OR_COUNT,
     'model.embedding_dim': _COUNT,
