@@ -18,32 +18,6 @@ from hcl_jax.training import config as config_lib
 
 
 def get_config(variant='hard'):
-  config = config_lib.image_config()
-  config.task = 'moco'
-  config.data.batch_size = 128
-
-  config.model.name = 'resnet18'
-  config.model.head = 'moco'
-  config.model.bn_splits = 8
-
-  config.augment.scale = (0.2, 1.0)
-
-  config.loss.temperature = 0.2
-  config.loss.beta = 0.2
-  config.loss.tau_plus = 0.0
+  config = config_lib.moco_config()
   config_lib.set_variant(config, variant)
-
-  config.optimizer.name = 'sgd'
-  config.optimizer.learning_rate = 0.015
-  config.optimizer.schedule = 'cosine'
-  config.optimizer.weight_decay = 1e-4
-  config.train.epochs = 200
-
-  config.evaluate.knn_temperature = 0.1
-  config.evaluate.linear_optimizer = 'sgd'
-  config.evaluate.linear_learning_rate = 30.0
-  config.evaluate.linear_weight_decay = 0.0
-  config.evaluate.linear_batch_size = 256
-  config.evaluate.linear_decay_epochs = (60, 80)
-  config.evaluate.linear_standardize = False
   return config

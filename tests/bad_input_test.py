@@ -226,7 +226,7 @@ class ConfigTest(BadInputTest):
       ('data.name=digit_scenes/huge', 'has the configs full, tiny'),
       ('data.name=tu_graphs/TOY', 'has no images, only'),
       ('data.dir=empty', "'mine' is not prepared in empty"),
-      ('model.name=vit', "config.model.name must be one of 'resnet18'"),
+      ('model.name=vit', "config.model.name must be one of 'resnet10'"),
       ('optimizer.name=adma', "config.optimizer.name must be one of 'adam'"),
       ('augment.scale=(2, 1)', 'config.augment: scale must be two numbers'),
       ('evaluate.protocols=svm', 'config.evaluate.protocols must be a tuple'),

@@ -19,7 +19,8 @@ from hcl_jax.training import limits
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'
 _ALL = sorted(path.stem for path in _CONFIGS.glob('*.py'))
-_NAMES = [name for name in _ALL if name not in ('graphs', 'sentences')]
+_OTHERS = 'graphs', 'paper', 'sentences'  # take no variant alone
+_NAMES = [name for name in _ALL if name not in _OTHERS]
 
 
 def _get_config(name):
@@ -36,7 +37,7 @@ class ConfigsTest(parameterized.TestCase):
     self.assertContainsSubset(
         ('digits', 'cifar10', 'cifar10_small', 'cifar100', 'stl10',
          'tiny_imagenet', 'moco_cifar10', 'image_folder', 'graphs',
-         'sentences'), _ALL,
+         'paper', 'sentences'), _ALL,
     )  # fmt: skip
 
   @parameterized.parameters(*_NAMES)
@@ -75,6 +76,52 @@ class ConfigsTest(parameterized.TestCase):
         'released': (2.0, 0.25),
     }[annealing]
     np.testing.assert_allclose((first, last), expected, rtol=1e-6)
+
+
+class PaperTest(parameterized.TestCase):
+
+  @parameterized.product(
+      experiment=(
+          ('methods_cifar10', 2 * 2), ('methods_cifar100', 2 * 2),
+          ('methods_stl10', 2 * 2), ('methods_tiny_imagenet', 2 * 2),
+          ('hardness', 2 * 5), ('annealing', 4), ('batch_standard', 5),
+          ('batch_hard', 5), ('moco', 3 * 2), ('mochi', 1),
+      ),
+      scale=('', ',full'),
+  )  # fmt: skip
+  def test_every_member_is_sound(self, experiment, scale):
+    name, settings = experiment
+    config = _get_config('paper')(name + scale)
+    config.lock()
+    members = grid.expand(config, grid.read_fields(config, []))
+    self.assertLen(members, 3 * settings)
+    for member in members[::3]:
+      limits.check_devices(member.config, 8)
+      image_tasks.create(member.config, total_steps=90, steps_per_epoch=5)
+    losses = [member.config.loss for member in members]
+    numbers = {(loss.beta, loss.tau_plus) for loss in losses}
+    if name.startswith('methods'):
+      tau_plus = max(loss.tau_plus for loss in losses)
+      expected = [(0, 0), (0, tau_plus), (1, 0), (1, tau_plus)]
+      self.assertCountEqual(numbers, expected)
+    elif name.startswith('batch'):
+      expected = (0, 0) if name == 'batch_standard' else (1, 0.1)
+      self.assertEqual(numbers, {expected})
+
+  def test_scales_differ_in_scale_only(self):
+    get_config = _get_config('paper')
+    small, full = (get_config(f'hardness{x}') for x in (',small', ',full'))
+    self.assertEqual(small, get_config('hardness'))
+    self.assertEqual(small.sweep, full.sweep)
+    for part in ('loss', 'augment'):
+      self.assertEqual(small[part], full[part])
+    self.assertEqual(full.model, config_lib.image_config().model)
+    self.assertLess(small.train.epochs, full.train.epochs)
+
+  @parameterized.parameters('', 'hardnes', 'hardness,large')
+  def test_unknown_experiments_are_refused(self, argument):
+    with self.assertRaisesRegex(ValueError, 'EXPERIMENT,full with one of'):
+      _get_config('paper')(argument)
 
 
 class GraphsTest(parameterized.TestCase):
@@ -211,7 +258,7 @@ class LimitsTest(parameterized.TestCase):
       ('loss.beta', float('inf'), r'config.loss.beta must be >= 0 and finite'),
       ('loss.tau_plus', 1.0, r'config.loss.tau_plus must be in \[0, 1\)'),
       ('loss.temperature', 0.0, r'config.loss.temperature must be > 0'),
-      ('model.name', 'resnet51', r"model.name must be one of 'resnet18'"),
+      ('model.name', 'resnet51', r"model.name must be one of 'resnet10'"),
       ('data.batch_size', 1, r'config.data.batch_size must be >= 2'),
       ('optimizer.name', 'adma', r"optimizer.name must be one of 'adam'"),
       ('evaluate.protocols', ('svm',), r'config.evaluate.protocols must be a'),

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's experiments on images, as sweeps: at small scale, or in full.
+
+  python -m hcl_jax.sweep --config=configs/paper.py:hardness --workdir=DIR \\
+      --jobs=2
+  python -m hcl_jax.sweep --config=configs/paper.py:hardness,full --workdir=DIR
+
+Each with seeds 0, 1 and 2, kNN and linear readout:
+
+  methods_cifar10    standard, debiased, hard, and hard without debiasing: beta
+  methods_cifar100   0 and 1 by tau_plus 0 and that of the data set; the epoch
+  methods_stl10      in which a method reaches what standard ends with is in
+  methods_tiny_imagenet  the curves of the same runs
+  hardness           beta 0, 0.5, 1, 2 and 6, positives from augmentation and,
+                     as if by an oracle, of the same class (CIFAR-10)
+  annealing          the same betas, falling to 0 in nine stairs (CIFAR-10)
+  batch_standard     batches of 16 to 256, so 30 to 510 negatives (STL-10)
+  batch_hard         the same with beta = 1, tau_plus = 0.1
+  moco               MoCo-v2, beta 0, 0.2 and 1, with and without older keys of
+                     the query's own image (CIFAR-10)
+  mochi              MoCo-v2 with MoCHi's synthetic negatives, a rival
+
+full is the paper's scale, for an accelerator: a ResNet-50 (MoCo: a ResNet-18),
+400 epochs (MoCo: 200), crops of its size, STL-10 with its unlabelled images.
+small, the default, is for a CPU: the small encoder, crops of 32 pixels, and a
+cosine over about as many images on every set.
+"""
+
+from typing import NamedTuple
+
+from hcl_jax.training import config as config_lib
+
+_SEEDS = (0, 1, 2)
+_BETAS = (0.0, 0.5, 1.0, 2.0, 6.0)
+_BATCHES = (16, 32, 64, 128, 256)
+_KNN_TIMES = 10  # in a run
+
+
+class _Images(NamedTuple):
+  """A data set.
+
+  Attributes:
+    tau_plus: one over the number of classes, and what the paper took where it
+      says so.
+    epochs: of a small run.
+    train_split: of a full run; the labelled images are that of a small one.
+    test_split: of a full run.
+    crop: pixels, of a full run.
+  """
+
+  tau_plus: float
+  epochs: int
+  train_split: str = 'train'
+  test_split: str = 'test'
+  crop: int = 32
+
+
+_IMAGES = {
+    'cifar10': _Images(tau_plus=0.1, epochs=5),
+    'cifar100': _Images(tau_plus=0.01, epochs=15),
+    'stl10': _Images(tau_plus=0.1, epochs=50, train_split='train+unlabelled'),
+    'tiny_imagenet': _Images(
+        tau_plus=0.01, epochs=50, test_split='validation', crop=64
+    ),
+}
+
+
+def _methods(name):
+  return name, {'loss.beta': (0.0, 1.0),
+                'loss.tau_plus': (0.0, _IMAGES[name].tau_plus)}  # fmt: skip
+
+
+# The data set, and what is swept beside the seed.
+_EXPERIMENTS = {
+    **{f'methods_{name}': _methods(name) for name in _IMAGES},
+    'hardness': (
+        'cifar10',
+        {'data.true_label_positives': (False, True), 'loss.beta': _BETAS},
+    ),
+    'annealing': (
+        'cifar10',
+        {'loss.annealing': ('down',), 'loss.beta': _BETAS[1:]},
+    ),
+    'batch_standard': (
+        'stl10',
+        {'data.batch_size': _BATCHES, 'loss.beta': (0.0,),
+         'loss.tau_plus': (0.0,)},
+    ),  # fmt: skip
+    'batch_hard': ('stl10', {'data.batch_size': _BATCHES}),
+    'moco': (
+        'cifar10',
+        {'loss.beta': (0.0, 0.2, 1.0), 'moco.mask_own_image': (True, False)},
+    ),
+    'mochi': ('cifar10', {'loss.beta': (0.0,)}),
+}
+
+
+def get_config(argument='methods_cifar10'):
+  name, _, scale = argument.partition(',')
+  if name not in _EXPERIMENTS or scale not in ('', 'small', 'full'):
+    raise ValueError(
+        'the argument must be EXPERIMENT or EXPERIMENT,full with one of '
+        f'{", ".join(_EXPERIMENTS)}; got {argument!r}.'
+    )
+  data_set, values = _EXPERIMENTS[name]
+  if name in ('moco', 'mochi'):
+    config = config_lib.moco_config()
+  else:
+    config = config_lib.image_config()
+    config.loss.tau_plus = _IMAGES[data_set].tau_plus
+  config.data.name = data_set
+  if scale == 'full':
+    _make_full(config, _IMAGES[data_set])
+  else:
+    _make_small(config, _IMAGES[data_set])
+  if name == 'mochi':
+    _mix_hardest(config)
+  config.sweep = _nested({**values, 'seed': _SEEDS})
+  return config
+
+
+def _mix_hardest(config):
+  """MoCHi's numbers for a queue of 16,384 keys, or in proportion for fewer."""
+  keys = min(config.moco.queue_size, 16_384)
+  config.mochi.num_hardest = keys // 16
+  config.mochi.num_mixed = keys // 16
+  config.mochi.num_with_query = keys // 128
+  config.mochi.warmup_epochs = config.train.epochs / 20
+
+
+def _make_full(config, images):
+  config.data.train_split = images.train_split
+  config.data.test_split = images.test_split
+  config.augment.size = images.crop
+  config.augment.blur_kernel = images.crop // 20 * 2 + 1  # a tenth, odd
+  _set_length(config, config.train.epochs)
+
+
+def _make_small(config, images):
+  config.model.name = 'small'
+  config.optimizer.schedule = 'cosine'
+  if config.task == 'moco':
+    config.moco.queue_size = 4096
+    config.moco.momentum = 0.99
+  _set_length(config, images.epochs)
+
+
+def _set_length(config, epochs):
+  config.train.epochs = epochs
+  every = max(epochs // _KNN_TIMES, 1)
+  config.train.checkpoint_every_epochs = every
+  config.evaluate.knn_every_epochs = every
+
+
+def _nested(values):
+  """Values by dotted names, as a configuration has them."""
+  tree = {}
+  for field, of_field in values.items():
+    *path, last = field.split('.')
+    parent = tree
+    for part in path:
+      parent = parent.setdefault(part, {})
+    parent[last] = of_field
+  return tree
