@@ -9,8 +9,9 @@ report.html, which needs nothing else. Of runs it has their scores and curves,
 similarities of pairs, the hardest negatives, and a panel in which beta can be
 dragged; a run that compares variants counts as several. Of sweeps it has the
 score against beta, or against the first other number that was swept, with a
-panel for each data set, and mean and deviation over seeds of every setting,
-also in table.md; several sweeps are joined.
+panel for each data set, mean and deviation over seeds of every setting, also in
+table.md, and of runs that were scored on the way their curves and when these
+reach what the baseline ends with; several sweeps are joined.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ import pathlib
 from absl import flags
 import numpy as np
 
-from hcl_jax import analysis
 from hcl_jax import command
 from hcl_jax import reporting
 from hcl_jax.training import checkpoint
@@ -84,36 +84,19 @@ def choose_output() -> pathlib.Path:
 def analyze_sweeps(
     workdirs: Sequence[pathlib.Path], output: pathlib.Path
 ) -> None:
-  """Writes the figure, the table and the page of sweeps."""
-  from hcl_jax.analysis import plots
+  """Writes figures, tables and the page of sweeps."""
   from hcl_jax.analysis import report
+  from hcl_jax.training import sweep_report
 
   results = results_lib.read(workdirs)
   score = choose_score(results)
-  repeats = analysis.group_repeats(results.fields, results.scores[score])
-  table = analysis.repeats_table(repeats, score)
-  caption = analysis.repeats_caption(repeats, score)
   output.mkdir(parents=True, exist_ok=True)
-  reporting.write_text(output / 'table.md', table + '\n')
-  name = score.replace('/', '_')
-  figure = plots.repeats_figure(repeats, score)
-  for kind in ('png', 'svg'):
-    plots.save(figure, output / f'{name}.{kind}')
-  svg = (output / f'{name}.svg').read_text('utf-8')
+  written = sweep_report.SweepReport(results, score, output)
   page = report.page(
-      f'Sweep: {score}',
-      ', '.join(map(str, workdirs)),
-      [
-          report.Section(
-              'Scores', [report.chart(svg, f'{score} by {repeats.axis}')]
-          ),
-          report.Section('Table', [
-              report.table(*analysis.repeats_cells(repeats), caption=caption)
-          ]),
-      ],
+      f'Sweep: {score}', ', '.join(map(str, workdirs)), written.sections()
   )
   reporting.write_text(output / 'report.html', page)
-  print(table)
+  print(written.table())
 
 
 def choose_score(results: results_lib.Results) -> str:

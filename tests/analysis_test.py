@@ -81,6 +81,79 @@ class RepeatsTest(parameterized.TestCase):
     if not axis:
       self.assertEqual(repeats.ticks, [''])
 
+  def test_what_differs_between_data_sets_only_tells_nothing_apart(self):
+    fields = {
+        'data.name': ['a', 'a', 'b', 'b'],
+        'train.epochs': [5, 5, 50, 50],
+        'loss.tau_plus': [0.0, 0.1, 0.0, 0.01],
+    }
+    repeats = analysis.group_repeats(fields, np.ones(4))
+    self.assertEqual((repeats.axis, repeats.series), ('τ⁺', ['']))
+    self.assertEqual(repeats.ticks, ['0', '0.01', '0.1'])
+
+
+def _run_curves(values):
+  """Curves at epochs 1, 2, 4 that end at the values."""
+  epochs = np.array([1.0, 2.0, 4.0])
+  return [(epochs, np.array([0.0, 0.5, 1.0]) * value) for value in values]
+
+
+class CurvesTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    fields = _columns(
+        data__name=('a', 'b'), loss__beta=(0.0, 1.0), seed=(0, 1, 2)
+    )
+    curves = _run_curves([0.4, 0.6, 0.8, 0.8, 1.2, 0.5] * 2)
+    curves[-1] = np.zeros(0), np.zeros(0)
+    curves[1] = curves[1][0][[0, 2]], curves[1][1][[0, 2]]
+    self.panels = analysis.group_curves(fields, curves)
+
+  def test_groups(self):
+    self.assertEqual(list(self.panels), ['a', 'b'])
+    standard, hard = self.panels['a']
+    self.assertEqual((standard.setting, hard.setting), ('β = 0', 'β = 1'))
+    self.assertEqual((standard.is_baseline, hard.is_baseline), (True, False))
+    np.testing.assert_array_equal(standard.epochs, [1, 4])
+    np.testing.assert_array_equal(
+        standard.scores, [[0, 0.4], [0, 0.6], [0, 0.8]]
+    )
+    np.testing.assert_array_equal(hard.epochs, [1, 2, 4])
+    self.assertEqual(self.panels['b'][1].seeds, [0, 1])
+
+  def test_epochs_to_the_baseline_of_the_same_seed(self):
+    header, lines = analysis.epochs_cells(self.panels)
+    self.assertLen(header, 4)
+    self.assertEqual(
+        lines,
+        [
+            ['a', 'β = 0', '4.0 ± 0.0', '3 of 3'],
+            ['a', 'β = 1', '2.0 ± 0.0', '2 of 3'],
+            ['b', 'β = 0', '4.0 ± 0.0', '3 of 3'],
+            ['b', 'β = 1', '2.0 ± 0.0', '2 of 2'],
+        ],
+    )
+
+  def test_without_one_baseline_nothing_is_reached(self):
+    for name, values in (('loss.variant', 'pr'), ('loss.tau_plus', (0.1, 0.2))):
+      fields = {'loss.beta': [0.0, 0.0, 1.0], name: [*values, values[0]]}
+      panels = analysis.group_curves(fields, _run_curves([0.4, 0.6, 0.8]))
+      self.assertLen(panels[''], 3)
+      self.assertEqual(analysis.epochs_cells(panels)[1], [])
+
+  def test_is_drawn(self):
+    figure = plots.repeated_curves_figure(self.panels, 'knn/top1')
+    first, second = figure.axes
+    self.assertEqual([first.get_title(), second.get_title()], ['a', 'b'])
+    broken, standard, hard = first.get_lines()
+    np.testing.assert_allclose(broken.get_ydata(), [60, 60])
+    np.testing.assert_allclose(standard.get_ydata(), [0, 60])
+    np.testing.assert_allclose(hard.get_ydata(), [0, 125 / 3, 250 / 3])
+    self.assertLen(first.collections, 2)
+    with self.assertRaisesRegex(ValueError, 'panels must have at least one'):
+      plots.repeated_curves_figure({}, 'knn/top1')
+
 
 class TableTest(absltest.TestCase):
 
@@ -230,6 +303,23 @@ class ResultsTest(_FolderTestCase):
         results.scores['svm/accuracy'], [0, 0.001, math.nan, 0.003]
     )
 
+  def test_curves_of_runs(self):
+    workdir = self._write_sweep(
+        'one', {'seed': (0, 1)}, **{'train.epochs': 20}
+    )
+    run = workdir / 'members' / '0001'
+    run.mkdir()
+    steps = (100, 0.2), (50, 0.1), (200, 0.4)
+    lines = [{'step': step, 'svm/accuracy': x} for step, x in steps]
+    lines += [{'step': 150, 'loss': 1.0}]
+    (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    results = results_lib.read([workdir])
+    self.assertEqual(results.curve_score, 'svm/accuracy')
+    (none, _), (epochs, scores) = results.curves
+    self.assertEmpty(none)
+    np.testing.assert_array_equal(epochs, [5, 10, 20])
+    np.testing.assert_array_equal(scores, [0.1, 0.2, 0.4])
+
   def test_sweeps_are_joined_by_what_they_differ_in(self):
     one = self._write_sweep('one', {'seed': (0, 1)})
     two = self._write_sweep(
@@ -317,6 +407,22 @@ class CommandTest(_FolderTestCase):
     page = (one / 'analysis' / 'report.html').read_text()
     self.assertIn('<td><b>0.40 ± 0.10</b></td>', page)
     self.assertIn('aria-label="svm/accuracy by β"', page)
+
+    for member in range(6):
+      run = one / 'members' / f'000{member}'
+      run.mkdir()
+      (run / 'metrics.jsonl').write_text(
+          '{"step": 1, "svm/accuracy": 0.1}\n'
+          f'{{"step": 2, "svm/accuracy": 0.{member}}}\n'
+      )
+    done = self._run(f'--workdir={one}')
+    self.assertEqual(done.returncode, 0, done.stderr)
+    names |= {'curves_svm_accuracy.png', 'curves_svm_accuracy.svg', 'epochs.md'}
+    self.assertEqual({x.name for x in (one / 'analysis').iterdir()}, names)
+    epochs = (one / 'analysis' / 'epochs.md').read_text()
+    self.assertIn('| MUTAG | β = 2 |', epochs)
+    page = (one / 'analysis' / 'report.html').read_text()
+    self.assertIn('aria-label="svm/accuracy by epoch"', page)
 
     both = f'--workdir={one},{two}'
     done = self._run(both, f'--output={self.root / "both"}')

@@ -20,7 +20,9 @@ from hcl_jax.analysis.prior import LabelledPrior
 from hcl_jax.analysis.prior import MixtureProportion
 from hcl_jax.analysis.prior import mixture_proportion
 from hcl_jax.analysis.prior import prior_from_labels
+from hcl_jax.analysis.repeats import Curves
 from hcl_jax.analysis.repeats import Repeats
+from hcl_jax.analysis.repeats import group_curves
 from hcl_jax.analysis.repeats import group_repeats
 from hcl_jax.analysis.similarities import FalseNegatives
 from hcl_jax.analysis.similarities import PairSimilarities
@@ -31,6 +33,7 @@ from hcl_jax.analysis.similarities import overlap_coefficient
 from hcl_jax.analysis.similarities import pair_similarities
 from hcl_jax.analysis.similarities import similarity_histograms
 from hcl_jax.analysis.similarities import uniformity
+from hcl_jax.analysis.tables import epochs_cells
 from hcl_jax.analysis.tables import repeats_caption
 from hcl_jax.analysis.tables import repeats_cells
 from hcl_jax.analysis.tables import repeats_table

@@ -296,6 +296,43 @@ def curves_figure(
   return figure
 
 
+def repeated_curves_figure(
+    panels: Mapping[str, Sequence[repeats_lib.Curves]], score: str
+) -> figure_lib.Figure:
+  """Draws the mean over repeats of scores over epochs.
+
+  Args:
+    panels: curves of settings, by the name of the data set.
+    score: its name.
+
+  Returns:
+    A figure with a panel for each data set and a line for each setting, in a
+    band of a standard deviation to each side; where a panel has one baseline,
+    with a broken line at its last score.
+  """
+  _refuse_empty('panels', panels)
+  settings = list(dict.fromkeys(x.setting for y in panels.values() for x in y))
+  columns = min(2, len(panels))
+  rows = -(-len(panels) // columns)
+  size = columns * _WIDE[0] * 0.75, rows * _WIDE[1] * 0.85 + 2 * _MARGIN
+  figure, places = _panels(rows, columns, size)
+  with matplotlib.rc_context(_STYLE):
+    for axes in places[len(panels) :]:
+      axes.set_axis_off()
+    for axes, (name, panel) in zip(places, panels.items(), strict=False):
+      axes.set_title(name)
+      baseline = repeats_lib.baseline_of(panel)
+      if baseline is not None:
+        last = 100 * baseline.scores[:, -1].mean()
+        axes.axhline(last, color=_GREY, linestyle='--', linewidth=1)
+      for curves in panel:
+        _draw_band(axes, curves, settings.index(curves.setting))
+    figure.supylabel(f'{score.replace("/", " ")} (%)')
+    figure.supxlabel('epoch')
+    _legend_above(figure, places[0], labels=settings)
+  return figure
+
+
 def losses_figure(
     curves: Mapping[str, tuple[Any, Any]],
 ) -> figure_lib.Figure:
@@ -632,6 +669,19 @@ def _draw_line(axes, x, y, i, label, *, marker=None):
       linewidth=1.8,
       label=label,
   )
+
+
+def _draw_band(axes, curves, i):
+  """The mean of repeats and, if there are several, their deviation."""
+  scores = 100 * curves.scores
+  mean = scores.mean(axis=0)
+  if len(scores) > 1:
+    deviation = scores.std(axis=0, ddof=1)
+    axes.fill_between(
+        curves.epochs, mean - deviation, mean + deviation, color=_color(i),
+        alpha=0.15, linewidth=0,
+    )  # fmt: skip
+  _draw_line(axes, curves.epochs, mean, i, curves.setting, marker='')
 
 
 def _annotate_line(axes, height, text, *, below=False):

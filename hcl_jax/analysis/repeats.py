@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of runs that differ only in the seed, by setting."""
+"""Scores and curves of runs that differ only in the seed, by setting."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 import itertools
 from typing import Any
 from typing import NamedTuple
@@ -43,7 +44,8 @@ def group_repeats(
   """Groups runs by what they differ in.
 
   A panel is a data set, the axis is ``loss.beta`` or else the first field of
-  numbers, and all other fields make the series. The seed tells repeats apart.
+  numbers, and all other fields make the series, but for those that only differ
+  from one data set to another. The seed tells repeats apart.
 
   Args:
     fields: values of all runs, by the name of the field.
@@ -52,19 +54,11 @@ def group_repeats(
   Returns:
     The scores of the repeats.
   """
-  names = [
-      name
-      for name, values in fields.items()
-      if name not in (_SEED, _PANEL) and len(set(values)) > 1
-  ]
-  axis = _choose_axis(fields, names)
-  others = [name for name in names if name != axis]
   blank = [''] * len(scores)
   panel_of = list(map(str, fields.get(_PANEL, blank)))
-  series_of = [
-      ', '.join(_label(name, fields[name][i]) for name in others)
-      for i in range(len(scores))
-  ]
+  names = _telling(fields, panel_of)
+  axis = _choose_axis(fields, names)
+  series_of = _labels(fields, [name for name in names if name != axis], scores)
   place_of = fields[axis] if axis else blank
   found = {}
   for *key, score in zip(panel_of, series_of, place_of, scores, strict=True):
@@ -82,6 +76,92 @@ def group_repeats(
           for p in panels
       ],
   )
+
+
+class Curves(NamedTuple):
+  """Scores on the way of runs that differ only in the seed.
+
+  Attributes:
+    setting: what they have in common and others have not.
+    is_baseline: whether beta is 0, and tau_plus where that was swept.
+    epochs: at which all of them were scored, rising, ``[n]``.
+    scores: ``[repeats, n]``.
+    seeds: of the repeats.
+  """
+
+  setting: str
+  is_baseline: bool
+  epochs: np.ndarray
+  scores: np.ndarray
+  seeds: list[int]
+
+
+def group_curves(
+    fields: Mapping[str, Sequence[Any]],
+    curves: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> dict[str, list[Curves]]:
+  """Groups the curves of runs by what these differ in.
+
+  Args:
+    fields: values of all runs, by the name of the field.
+    curves: epochs and scores of each run; empty where it has none.
+
+  Returns:
+    The curves of each setting, by the name of the data set. Of repeats, the
+    epochs that all have.
+  """
+  blank = [''] * len(curves)
+  panel_of = list(map(str, fields.get(_PANEL, blank)))
+  names = _telling(fields, panel_of)
+  setting_of = _labels(fields, names, curves)
+  groups = {}
+  for i, (epochs, _) in enumerate(curves):
+    if len(epochs):
+      groups.setdefault((panel_of[i], setting_of[i]), []).append(i)
+  panels = {}
+  for (panel, setting), rows in groups.items():
+    common = functools.reduce(np.intersect1d, [curves[i][0] for i in rows])
+    panels.setdefault(panel, []).append(
+        Curves(
+            setting=setting,
+            is_baseline=_is_baseline(fields, names, rows[0]),
+            epochs=common,
+            scores=np.stack([
+                curves[i][1][np.isin(curves[i][0], common)] for i in rows
+            ]),
+            seeds=[fields[_SEED][i] if _SEED in fields else 0 for i in rows],
+        )
+    )
+  return panels
+
+
+def baseline_of(panel: Sequence[Curves]) -> Curves | None:
+  """The only baseline of a panel; None if there is another one, or none."""
+  found = [curves for curves in panel if curves.is_baseline]
+  return found[0] if len(found) == 1 and len(panel) > 1 else None
+
+
+def _is_baseline(fields, names, row):
+  numbers = [name for name in names if name in _SYMBOLS]
+  return _AXIS in numbers and not any(fields[name][row] for name in numbers)
+
+
+def _telling(fields, panel_of):
+  """Names of fields that tell runs of a panel apart, but for the seed."""
+  num_panels = len(set(panel_of))
+  return [
+      name
+      for name, values in fields.items()
+      if name not in (_SEED, _PANEL)
+      and len(set(zip(panel_of, values, strict=True))) > num_panels
+  ]
+
+
+def _labels(fields, names, runs):
+  return [
+      ', '.join(_label(name, fields[name][i]) for name in names)
+      for i in range(len(runs))
+  ]
 
 
 def _choose_axis(fields, names):

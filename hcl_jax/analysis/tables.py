@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores as tables to read."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+
 import numpy as np
 
 from hcl_jax import reporting
+from hcl_jax.analysis import curves as curves_lib
 from hcl_jax.analysis import repeats as repeats_lib
 
 
@@ -49,6 +53,48 @@ def repeats_cells(
       for panel, cells in zip(repeats.panels, repeats.scores, strict=True)
   ]
   return ['', *header], lines
+
+
+def epochs_cells(
+    panels: Mapping[str, Sequence[repeats_lib.Curves]],
+) -> tuple[list[str], list[list[str]]]:
+  """When settings reach what the baseline of their data set ends with.
+
+  A repeat is compared with the baseline's of the same seed.
+
+  Args:
+    panels: curves of settings, by the name of the data set.
+
+  Returns:
+    Names of the columns, and the cells of a row for each setting of a data set
+    that has one baseline.
+  """
+  lines = []
+  for name, panel in panels.items():
+    baseline = repeats_lib.baseline_of(panel)
+    for curves in panel if baseline else []:
+      lines.append([name, curves.setting, *_reached(curves, baseline)])
+  return ['', 'setting', 'epochs to the baseline’s last score',
+          'repeats that reach it'], lines  # fmt: skip
+
+
+def _reached(curves, baseline):
+  """Mean and deviation of the epochs, and how many repeats there are."""
+  targets = dict(zip(baseline.seeds, baseline.scores[:, -1], strict=True))
+  epochs = [
+      curves_lib.epochs_to_reach(
+          curves.epochs, scores, targets[seed], interpolate=True
+      )
+      for seed, scores in zip(curves.seeds, curves.scores, strict=True)
+      if seed in targets
+  ]
+  reached = [x for x in epochs if x is not None]
+  words = '-'
+  if reached:
+    words = f'{np.mean(reached):.1f}'
+  if len(reached) > 1:
+    words += f' ± {np.std(reached, ddof=1):.1f}'
+  return [words, f'{len(reached)} of {len(epochs)}']
 
 
 def _setting(axis, series, tick):

@@ -53,11 +53,16 @@ class Member(NamedTuple):
 
   @property
   def name(self) -> str:
-    return f'{self.number:04d}'
+    return member_name(self.number)
 
   def words(self) -> str:
     """The values, to show."""
     return ', '.join(f'{field}={x}' for field, x in self.values.items())
+
+
+def member_name(number: int) -> str:
+  """What the files of a member are called."""
+  return f'{number:04d}'
 
 
 def knobs(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:

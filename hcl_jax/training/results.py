@@ -15,6 +15,7 @@ import numpy as np
 
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import grid
+from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import tally
 from hcl_jax.training import workdir as workdir_lib
 
@@ -28,19 +29,31 @@ class Results(NamedTuple):
     fields: values of all members, by the name of the field: the data set, what
       was swept, and what the sweeps differ in.
     scores: of all members, by name; NaN where a member has none.
+    curves: of all members, epochs and the score that was measured on the way;
+      empty where there is none.
+    curve_score: name of that score.
   """
 
   fields: dict[str, list[Any]]
   scores: dict[str, np.ndarray]
+  curves: list[tuple[np.ndarray, np.ndarray]]
+  curve_score: str
+
+
+class _Member(NamedTuple):
+  """What is known of a member."""
+
+  values: dict[str, Any]
+  scores: dict[str, float]
+  curve: tuple[np.ndarray, np.ndarray]
 
 
 class _Sweep(NamedTuple):
-  """A directory, its configuration, and values and scores of each member."""
+  """A directory, its configuration, and its members."""
 
   workdir: pathlib.Path
   config: ml_collections.ConfigDict
-  values: list[dict[str, Any]]
-  scores: list[dict[str, float]]
+  members: list[_Member]
 
 
 def read(workdirs: Sequence[str | os.PathLike]) -> Results:
@@ -61,24 +74,30 @@ def read(workdirs: Sequence[str | os.PathLike]) -> Results:
   fields |= dict.fromkeys([_DATA_SET])
   members = {}
   for sweep in sweeps:
-    for values, scores in zip(sweep.values, sweep.scores, strict=True):
+    for member in sweep.members:
       key = tuple(
-          values[field] if field in values else grid.get(sweep.config, field)
+          member.values[field]
+          if field in member.values
+          else grid.get(sweep.config, field)
           for field in fields
       )
       if key in members:
         words = ', '.join(map('{}={}'.format, fields, key))
         raise ValueError(f'{sweep.workdir}: {words} is there twice.')
-      members[key] = scores
-  names = dict.fromkeys(name for x in members.values() for name in x)
+      members[key] = member
+  names = dict.fromkeys(name for x in members.values() for name in x.scores)
   return Results(
       fields={
           field: [key[k] for key in members] for k, field in enumerate(fields)
       },
       scores={
-          name: np.array([x.get(name, math.nan) for x in members.values()])
+          name: np.array(
+              [x.scores.get(name, math.nan) for x in members.values()]
+          )
           for name in names
       },
+      curves=[x.curve for x in members.values()],
+      curve_score=config_lib.BEST[sweeps[0].config.task],
   )
 
 
@@ -90,20 +109,12 @@ def _read_sweep(workdir):
         'python -m hcl_jax.sweep makes.'
     )
   path = workdir / tally.CSV
+  config = grid.without_sweep(config)
   try:
     with open(path, encoding='utf-8', newline='') as file:
       rows = list(csv.DictReader(file))
     return _Sweep(
-        workdir,
-        grid.without_sweep(config),
-        values=[
-            {k: _value(text) for k, text in row.items() if _is_field(k)}
-            for row in rows
-        ],
-        scores=[
-            {k: float(text or 'nan') for k, text in row.items() if '/' in k}
-            for row in rows
-        ],
+        workdir, config, [_read_member(workdir, config, row) for row in rows]
     )
   except FileNotFoundError as error:
     raise FileNotFoundError(
@@ -111,6 +122,30 @@ def _read_sweep(workdir):
     ) from error
   except (ValueError, TypeError, csv.Error) as error:
     raise ValueError(f'{path} cannot be read: {error}.') from error
+
+
+def _read_member(workdir, config, row):
+  values = {k: _value(text) for k, text in row.items() if _is_field(k)}
+  scores = {k: float(text or 'nan') for k, text in row.items() if '/' in k}
+  config = grid.with_values(config, values)
+  folder = tally.run_folder(workdir, grid.member_name(int(row['member'])))
+  return _Member(values, scores, _read_curve(folder, config))
+
+
+def _read_curve(folder, config):
+  """Epochs, and the score that chooses the best step, of a finished run.
+
+  The length of an epoch is that of the data; what is known here is how many
+  epochs the steps of the whole run are.
+  """
+  records = metrics_lib.read_metrics(folder) if folder.is_dir() else []
+  name = config_lib.BEST[config.task]
+  by_step = {x['step']: x[name] for x in records if name in x}
+  if config.train.get('steps') or not by_step:
+    return np.zeros(0), np.zeros(0)
+  steps = np.array(sorted(by_step))
+  share = steps / max(x['step'] for x in records)
+  return share * config.train.epochs, np.array([by_step[x] for x in steps])
 
 
 def _is_field(column):
@@ -128,7 +163,7 @@ def _value(text):
 
 def _swept_fields(sweeps):
   return dict.fromkeys(
-      field for sweep in sweeps for values in sweep.values for field in values
+      field for sweep in sweeps for x in sweep.members for field in x.values
   )
 
 

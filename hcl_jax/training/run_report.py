@@ -240,11 +240,33 @@ class RunReport:
         ),
     ]
 
-  def _chart(self, figure, name, label, caption=None):
-    for kind in ('png', 'svg'):
-      plots.save(figure, self._output / f'{name}.{kind}')
-    svg = (self._output / f'{name}.svg').read_text('utf-8')
-    return report.chart(svg, label, caption)
+  def _chart(self, figure, *args):
+    return save_chart(figure, self._output, *args)
+
+
+def save_chart(
+    figure: Any,
+    output: pathlib.Path,
+    name: str,
+    label: str,
+    caption: str | None = None,
+) -> str:
+  """Writes a figure as PNG and SVG.
+
+  Args:
+    figure: what to draw.
+    output: folder to write to.
+    name: of the files, without an ending.
+    label: of the figure, for those who do not see it.
+    caption: below the figure.
+
+  Returns:
+    The figure as HTML.
+  """
+  for kind in ('png', 'svg'):
+    plots.save(figure, output / f'{name}.{kind}')
+  svg = (output / f'{name}.svg').read_text('utf-8')
+  return report.chart(svg, label, caption)
 
 
 def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:

@@ -19,6 +19,11 @@ _FOLDER = 'members'
 _NOT_IN_TABLE = '/deviation', '/loss'
 
 
+def run_folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
+  """Where a member that is a run of its own has its files."""
+  return workdir / _FOLDER / name
+
+
 class Tally:
   """What is known of the members so far, in the directory of the sweep.
 
@@ -47,7 +52,7 @@ class Tally:
 
   def run_folder(self, member: grid.Member) -> pathlib.Path:
     """Where a member that is a run of its own has its files."""
-    return self._workdir / _FOLDER / member.name
+    return run_folder(self._workdir, member.name)
 
   def add(self, member: grid.Member, **result: Any) -> None:
     """Writes down a finished member.

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sweeps have found, as figures, tables and sections of a page."""
+
+import pathlib
+
+from hcl_jax import analysis
+from hcl_jax import reporting
+from hcl_jax.analysis import plots
+from hcl_jax.analysis import report
+from hcl_jax.training import results as results_lib
+from hcl_jax.training import run_report
+
+_EPOCHS = (
+    'Each repeat against the baseline of its seed; between two measurements '
+    'the curve is a straight line. Mean ± standard deviation over the repeats '
+    'that get there.'
+)
+
+
+class SweepReport:
+  """Figures and sections of sweeps that go together.
+
+  Args:
+    results: of all members.
+    score: name of the score to show.
+    output: folder for the figures and tables.
+  """
+
+  def __init__(
+      self, results: results_lib.Results, score: str, output: pathlib.Path
+  ):
+    self._repeats = analysis.group_repeats(
+        results.fields, results.scores[score]
+    )
+    self._curves = analysis.group_curves(results.fields, results.curves)
+    self._curve_score = results.curve_score
+    self._score = score
+    self._output = output
+
+  def table(self) -> str:
+    """Mean and deviation of every setting, in Markdown."""
+    return analysis.repeats_table(self._repeats, self._score)
+
+  def sections(self) -> list[report.Section]:
+    """All sections; figures and tables are written on the way."""
+    sections = [
+        report.Section('Scores', [self._scores()]),
+        report.Section('Table', [self._cells()]),
+    ]
+    if self._curves:
+      sections.append(report.Section('Training', self._training()))
+    return sections
+
+  def _scores(self):
+    return run_report.save_chart(
+        plots.repeats_figure(self._repeats, self._score),
+        self._output,
+        self._score.replace('/', '_'),
+        f'{self._score} by {self._repeats.axis}',
+    )
+
+  def _cells(self):
+    reporting.write_text(self._output / 'table.md', self.table() + '\n')
+    return report.table(
+        *analysis.repeats_cells(self._repeats),
+        caption=analysis.repeats_caption(self._repeats, self._score),
+    )
+
+  def _training(self):
+    """Scores on the way, and when they reach the baseline's last one."""
+    chart = run_report.save_chart(
+        plots.repeated_curves_figure(self._curves, self._curve_score),
+        self._output,
+        f'curves_{self._curve_score.replace("/", "_")}',
+        f'{self._curve_score} by epoch',
+    )
+    header, lines = analysis.epochs_cells(self._curves)
+    if not lines:
+      return [chart]
+    text = reporting.markdown_table(header, lines, words=2)
+    reporting.write_text(self._output / 'epochs.md', text + '\n')
+    return [chart, report.table(header, lines, caption=_EPOCHS)]
