@@ -56,6 +56,20 @@ class Done(NamedTuple):
   err: str
 
 
+def run_bench(name: str, *arguments: str) -> Done:
+  """What ``python -m hcl_jax.bench NAME ARGUMENTS`` does at the root."""
+  # On one device.
+  environment = os.environ | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
+  done = subprocess.run(
+      [sys.executable, '-m', 'hcl_jax.bench', name, *arguments],
+      cwd=ROOT,
+      env=environment,
+      capture_output=True,
+      text=True,
+  )
+  return Done(done.returncode, done.stdout, done.stderr)
+
+
 class Commands:
   """Runs commands one after the other; nothing of one is left to the next.
 
