@@ -56,14 +56,13 @@ class Done(NamedTuple):
   err: str
 
 
-def run_bench(name: str, *arguments: str) -> Done:
+def run_bench(name: str, *arguments: str, **environment: str) -> Done:
   """What ``python -m hcl_jax.bench NAME ARGUMENTS`` does at the root."""
-  # On one device.
-  environment = os.environ | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
+  one_device = {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
   done = subprocess.run(
       [sys.executable, '-m', 'hcl_jax.bench', name, *arguments],
       cwd=ROOT,
-      env=environment,
+      env=os.environ | one_device | environment,
       capture_output=True,
       text=True,
   )

@@ -3,6 +3,7 @@
 
 from hcl_jax import command
 from hcl_jax.bench import augment
+from hcl_jax.bench import checkpoint
 from hcl_jax.bench import graph
 from hcl_jax.bench import loss
 from hcl_jax.bench import scale
@@ -12,6 +13,7 @@ from hcl_jax.bench import train
 
 _COMMANDS = {
     'augment': augment.command,
+    'checkpoint': checkpoint.command,
     'graph': graph.command,
     'loss': loss.command,
     'scale': scale.command,
