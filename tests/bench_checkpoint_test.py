@@ -3,9 +3,7 @@
 
 import json
 import os
-import pathlib
 import statistics
-import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -70,16 +68,7 @@ class PartsTest(parameterized.TestCase):
     self.assertEqual(window.waited.wall, 7.0)
 
 
-class BenchCheckpointTest(parameterized.TestCase):
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.root = pathlib.Path(
-        cls.enterClassContext(tempfile.TemporaryDirectory())
-    )
-    cls.commands = commands.Commands(cls.root)
-    cls.addClassCleanup(cls.commands.close)
+class BenchCheckpointTest(commands.CommandsTest):
 
   def test_times_steps_with_saves_and_without(self):
     path = self.root / 'checkpoint.json'
@@ -120,9 +109,7 @@ class BenchCheckpointTest(parameterized.TestCase):
   )
   def test_rejects_in_one_line(self, argument, message):
     done = self.commands.run('bench', 'checkpoint', argument)
-    self.assertEqual(done.status, 2)
-    self.assertIn(message, done.err)
-    self.assertLen(done.err.strip().splitlines(), 1)
+    self.check_refused(done, message)
 
 
 if __name__ == '__main__':

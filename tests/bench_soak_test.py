@@ -224,16 +224,7 @@ class FinishedTest(absltest.TestCase):
         soak.check_finished(workdir, 8)
 
 
-class BenchSoakTest(parameterized.TestCase):
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.root = pathlib.Path(
-        cls.enterClassContext(tempfile.TemporaryDirectory())
-    )
-    cls.commands = commands.Commands(cls.root)
-    cls.addClassCleanup(cls.commands.close)
+class BenchSoakTest(commands.CommandsTest):
 
   def test_a_short_run(self):
     path = self.root / 'soak.json'
@@ -288,9 +279,7 @@ class BenchSoakTest(parameterized.TestCase):
     done = self.commands.run(
         'bench', 'soak', f'--soak_config={__file__}', argument
     )
-    self.assertEqual(done.status, 2)
-    self.assertIn(message, done.err)
-    self.assertLen(done.err.strip().splitlines(), 1)
+    self.check_refused(done, message)
 
 
 if __name__ == '__main__':
