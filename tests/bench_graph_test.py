@@ -2,27 +2,12 @@
 """The bench of an epoch on graphs, as a user runs it."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
 
-_ROOT = pathlib.Path(__file__).parent.parent
-
-
-def _run(*arguments):
-  environment = dict(os.environ)
-  environment.pop('XLA_FLAGS', None)
-  return subprocess.run(
-      [sys.executable, '-m', 'hcl_jax.bench', 'graph', *arguments],
-      cwd=_ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-  )
+from tests import commands
 
 
 class BenchGraphTest(absltest.TestCase):
@@ -30,12 +15,13 @@ class BenchGraphTest(absltest.TestCase):
   def test_times_an_epoch(self):
     with tempfile.TemporaryDirectory() as directory:
       path = pathlib.Path(directory) / 'graph.json'
-      done = _run(
-          '--epoch_graphs=12', '--graph_batch=6', '--rounds=1', f'--json={path}'
-      )
-      self.assertEqual(done.returncode, 0, done.stderr)
+      done = commands.run_bench(
+          'graph', '--epoch_graphs=12', '--graph_batch=6', '--rounds=1',
+          f'--json={path}',
+      )  # fmt: skip
+      self.assertEqual(done.status, 0, done.err)
       results = json.loads(path.read_text())
-    self.assertIn('12 random graphs', done.stdout)
+    self.assertIn('12 random graphs', done.out)
     self.assertEqual(results['kind'], 'random')
     self.assertLessEqual(results['rows'], results['nodes'])
     ours = results['contestants'][0]
@@ -43,15 +29,17 @@ class BenchGraphTest(absltest.TestCase):
     self.assertGreater(ours['ms'], 0)
 
   def test_refuses_what_cannot_be(self):
-    done = _run('--graph_batch=1')
-    self.assertEqual(done.returncode, 2)
-    self.assertIn('--graph_batch must be >= 2, got 1', done.stderr)
+    done = commands.run_bench('graph', '--graph_batch=1')
+    self.assertEqual(done.status, 2)
+    self.assertIn('--graph_batch must be >= 2, got 1', done.err)
 
   def test_refuses_data_that_is_not_there(self):
     with tempfile.TemporaryDirectory() as directory:
-      done = _run('--bench_dataset=MUTAG', f'--bench_data_dir={directory}')
-    self.assertEqual(done.returncode, 2)
-    self.assertIn("data set 'tu_graphs/MUTAG' is not prepared", done.stderr)
+      done = commands.run_bench(
+          'graph', '--bench_dataset=MUTAG', f'--bench_data_dir={directory}'
+      )
+    self.assertEqual(done.status, 2)
+    self.assertIn("data set 'tu_graphs/MUTAG' is not prepared", done.err)
 
 
 if __name__ == '__main__':

@@ -2,10 +2,7 @@
 """The bench of sweeps, its parts and as a user runs it."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -14,9 +11,8 @@ import tensorflow_datasets as tfds
 
 from hcl_jax import prepare
 from hcl_jax.bench import sweep
+from tests import commands
 from tests import tu
-
-_ROOT = pathlib.Path(__file__).parent.parent
 
 
 class PartsTest(parameterized.TestCase):
@@ -64,16 +60,9 @@ class BenchSweepTest(absltest.TestCase):
     )
 
   def _run(self, *arguments):
-    environment = dict(os.environ)
-    environment.pop('XLA_FLAGS', None)
-    return subprocess.run(
-        [sys.executable, '-m', 'hcl_jax.bench', 'sweep',
-         '--bench_dataset=tu_graphs/TOY', f'--bench_data_dir={self.root}',
-         *arguments],
-        cwd=_ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
+    return commands.run_bench(
+        'sweep', '--bench_dataset=tu_graphs/TOY',
+        f'--bench_data_dir={self.root}', *arguments,
     )  # fmt: skip
 
   def test_times_a_sweep_and_single_runs(self):
@@ -87,7 +76,7 @@ class BenchSweepTest(absltest.TestCase):
         '--bench_betas=0,2', '--bench_seeds=2', '--bench_epochs=2',
         '--sequential=2', '--curve_steps=1', f'--json={path}',
     )  # fmt: skip
-    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(done.status, 0, done.err)
     results = json.loads(path.read_text())
     self.assertEqual((results['members'], results['timed']), (4, 2))
     first, last = results['rows']
@@ -100,17 +89,17 @@ class BenchSweepTest(absltest.TestCase):
     )
     for row in results['rows']:
       self.assertLess(row['relative'], 1e-3)
-    self.assertIn('A sweep of 4 members on tu_graphs/TOY', done.stdout)
+    self.assertIn('A sweep of 4 members on tu_graphs/TOY', done.out)
 
   def test_refuses_what_cannot_be(self):
     done = self._run('--bench_betas=0,-1')
-    self.assertEqual(done.returncode, 2)
-    self.assertIn('--bench_betas must be numbers >= 0', done.stderr)
-    self.assertIn("got '0,-1'", done.stderr)
+    self.assertEqual(done.status, 2)
+    self.assertIn('--bench_betas must be numbers >= 0', done.err)
+    self.assertIn("got '0,-1'", done.err)
     done = self._run('--sequential=1')
-    self.assertEqual(done.returncode, 2)
+    self.assertEqual(done.status, 2)
     self.assertRegex(
-        done.stderr, 'hcl_jax.sweep failed: .*--dataset=tu_graphs/TOY'
+        done.err, 'hcl_jax.sweep failed: .*--dataset=tu_graphs/TOY'
     )
 
 

@@ -2,27 +2,12 @@
 """The bench of the encoders of sentences, as a user runs it."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
 
-_ROOT = pathlib.Path(__file__).parent.parent
-
-
-def _run(*arguments):
-  environment = dict(os.environ)
-  environment.pop('XLA_FLAGS', None)
-  return subprocess.run(
-      [sys.executable, '-m', 'hcl_jax.bench', 'text', *arguments],
-      cwd=_ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-  )
+from tests import commands
 
 
 class BenchTextTest(absltest.TestCase):
@@ -30,13 +15,13 @@ class BenchTextTest(absltest.TestCase):
   def test_times_the_encoders(self):
     with tempfile.TemporaryDirectory() as directory:
       path = pathlib.Path(directory) / 'text.json'
-      done = _run(
-          '--text_batch=6', '--text_dim=4', '--word_dim=3', '--rounds=1',
-          f'--json={path}',
+      done = commands.run_bench(
+          'text', '--text_batch=6', '--text_dim=4', '--word_dim=3',
+          '--rounds=1', f'--json={path}',
       )  # fmt: skip
-      self.assertEqual(done.returncode, 0, done.stderr)
+      self.assertEqual(done.status, 0, done.err)
       results = json.loads(path.read_text())
-    self.assertIn('on 6 random sentences', done.stdout)
+    self.assertIn('on 6 random sentences', done.out)
     places, lanes = results['lanes']
     self.assertEqual(places, 50)
     self.assertGreaterEqual(places * lanes, results['tokens'])
@@ -48,9 +33,9 @@ class BenchTextTest(absltest.TestCase):
     )  # fmt: skip
 
   def test_refuses_what_cannot_be(self):
-    done = _run('--text_dim=5')
-    self.assertEqual(done.returncode, 2)
-    self.assertIn('--text_dim must be even, got 5', done.stderr)
+    done = commands.run_bench('text', '--text_dim=5')
+    self.assertEqual(done.status, 2)
+    self.assertIn('--text_dim must be even, got 5', done.err)
 
 
 if __name__ == '__main__':

@@ -2,28 +2,13 @@
 """The bench of the train step, as a user runs it."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-
-
-def _run(*arguments):
-  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
-  environment.pop('XLA_FLAGS', None)  # one device
-  return subprocess.run(
-      [sys.executable, '-m', 'hcl_jax.bench', 'train', *arguments],
-      cwd=_ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-  )
+from tests import commands
 
 
 class BenchTrainTest(parameterized.TestCase):
@@ -31,11 +16,11 @@ class BenchTrainTest(parameterized.TestCase):
   def test_times_the_step_and_its_parts(self):
     with tempfile.TemporaryDirectory() as directory:
       path = pathlib.Path(directory) / 'train.json'
-      done = _run(
-          '--networks=small', '--step_batch=4', '--loss_batch=8', '--rounds=2',
-          '--notorch', f'--json={path}',
+      done = commands.run_bench(
+          'train', '--networks=small', '--step_batch=4', '--loss_batch=8',
+          '--rounds=2', '--notorch', f'--json={path}',
       )  # fmt: skip
-      self.assertEqual(done.returncode, 0, done.stderr)
+      self.assertEqual(done.status, 0, done.err)
       rows = json.loads(path.read_text())['rows']
     names = ['small step', 'small step on views', 'data', 'augmentation',
              'loss']  # fmt: skip
@@ -44,7 +29,7 @@ class BenchTrainTest(parameterized.TestCase):
     for row in rows:
       self.assertGreater(row['ms'], 0)
       self.assertLen(row['round_ms'], 2)
-      self.assertIn(f'\n{row["name"]}  ', done.stdout)
+      self.assertIn(f'\n{row["name"]}  ', done.out)
     loss = rows[-1]
     pairs = zip(loss['round_ms'], rows[0]['round_ms'], strict=True)
     ratio = sum(a / b for a, b in pairs) / 2
@@ -55,10 +40,10 @@ class BenchTrainTest(parameterized.TestCase):
       ('--step_batch=1', '--step_batch must be >= 2'),
   )
   def test_rejects_in_one_line(self, argument, message):
-    done = _run(argument)
-    self.assertEqual(done.returncode, 2)
-    self.assertIn(message, done.stderr)
-    self.assertLen(done.stderr.strip().splitlines(), 1)
+    done = commands.run_bench('train', argument)
+    self.assertEqual(done.status, 2)
+    self.assertIn(message, done.err)
+    self.assertLen(done.err.strip().splitlines(), 1)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,10 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from typing import NamedTuple
+
+from absl.testing import parameterized
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -56,6 +59,19 @@ class Done(NamedTuple):
   err: str
 
 
+def run_bench(name: str, *arguments: str, **environment: str) -> Done:
+  """What ``python -m hcl_jax.bench NAME ARGUMENTS`` does at the root."""
+  one_device = {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
+  done = subprocess.run(
+      [sys.executable, '-m', 'hcl_jax.bench', name, *arguments],
+      cwd=ROOT,
+      env=os.environ | one_device | environment,
+      capture_output=True,
+      text=True,
+  )
+  return Done(done.returncode, done.stdout, done.stderr)
+
+
 class Commands:
   """Runs commands one after the other; nothing of one is left to the next.
 
@@ -91,3 +107,22 @@ class Commands:
     self._server.stdin.close()
     self._server.wait()
     self._server.stdout.close()
+
+
+class CommandsTest(parameterized.TestCase):
+  """Tests that share a folder, ``root``, and ``commands`` run there."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.root = pathlib.Path(
+        cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.commands = Commands(cls.root)
+    cls.addClassCleanup(cls.commands.close)
+
+  def check_refused(self, done: Done, message: str) -> None:
+    """It was refused in one line that says this."""
+    self.assertEqual(done.status, 2)
+    self.assertIn(message, done.err)
+    self.assertLen(done.err.strip().splitlines(), 1)

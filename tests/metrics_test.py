@@ -113,6 +113,17 @@ class MetricsTest(absltest.TestCase):
       self.assertEqual(self._steps(), [1, 2, 3])
       self.assertEqual(self.path.read_bytes()[: len(whole)], whole)
 
+  def test_the_last_step_is_that_of_the_last_whole_line(self):
+    self.assertEqual(metrics.last_step(self.workdir), 0)
+    self.path.write_text('{"st')
+    self.assertEqual(metrics.last_step(self.workdir), 0)
+    self.path.unlink()
+    self._write(*range(1, 2000))  # more than is read
+    self.assertEqual(metrics.last_step(self.workdir), 1999)
+    with open(self.path, 'a') as file:
+      file.write('{"step": 2000, "lo')
+    self.assertEqual(metrics.last_step(self.workdir), 1999)
+
   def test_other_lines_are_skipped_with_a_warning(self):
     self._write(1)
     with open(self.path, 'a') as file:

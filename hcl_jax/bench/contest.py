@@ -7,6 +7,7 @@ slow minute of the machine is shared by all.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 import functools
@@ -157,10 +158,8 @@ def measure(
     elif run.status == 'ok':
       run.stop('not run')
     output.say(f'B={batch}: {run.contestant.name}: {run.status}', detail=True)
-  for i in range(rounds):
-    for run in runs[::-1] if i % 2 else runs:
-      guarded(time_run, run, clock)
-    output.say(f'B={batch}: round {i + 1} of {rounds} done')
+  for run in in_turns(runs, rounds, f'B={batch}: '):
+    guarded(time_run, run, clock)
   seconds = {run.contestant.name: run.seconds for run in runs}
   return [row(run, seconds, references) for run in runs]
 
@@ -215,18 +214,25 @@ def timed(name: str, call: Callable[[], Any]) -> Timed:
   return Timed(name, call, time.perf_counter() - start)
 
 
+def in_turns(
+    runs: Sequence[Any], rounds: int, prefix: str = ''
+) -> Iterator[Any]:
+  """Yields all in every round, and back again every other round."""
+  for i in range(rounds):
+    yield from runs[::-1] if i % 2 else runs
+    output.say(f'{prefix}round {i + 1} of {rounds} done')
+
+
 def time_rounds(
     runs: Sequence[Any], rounds: int, clock: Callable[[], float]
 ) -> None:
-  """Times all in turns, and back again every other round."""
-  for i in range(rounds):
-    for run in runs[::-1] if i % 2 else runs:
-      start, calls = clock(), 0
-      while not calls or clock() < start + LEAST_SECONDS:
-        run.call()
-        calls += 1
-      run.seconds.append((clock() - start) / calls)
-    output.say(f'round {i + 1} of {rounds} done')
+  """Times all in turns."""
+  for run in in_turns(runs, rounds):
+    start, calls = clock(), 0
+    while not calls or clock() < start + LEAST_SECONDS:
+      run.call()
+      calls += 1
+    run.seconds.append((clock() - start) / calls)
 
 
 def pin_to_one_core() -> None:

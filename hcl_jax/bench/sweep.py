@@ -29,6 +29,7 @@ from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
+from hcl_jax.bench import runs
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import grid
@@ -117,9 +118,8 @@ class Commands:
     }
 
   def device_kind(self) -> str:
-    """What the sweep ran on; asking jax would take the device from it."""
-    path = self._root / 'sweep' / 'versions.json'
-    return json.loads(path.read_text(encoding='utf-8'))[-1]['device_kind']
+    """What the sweep ran on."""
+    return runs.device_kind(self._root / 'sweep')
 
 
 def _time_command(module, *arguments):
@@ -132,9 +132,7 @@ def _time_command(module, *arguments):
       text=True,
   )
   seconds = time.perf_counter() - start
-  if done.returncode:
-    *_, reason = ['it said nothing', *done.stderr.strip().splitlines()]
-    raise command_lib.UsageError(f'{module} failed: {reason}')
+  runs.check_end(module, done.returncode, done.stderr)
   return seconds
 
 

@@ -7,7 +7,6 @@ Parts are timed alone: reading a batch, augmenting its two views, and the loss
 with its gradient over all devices.
 """
 
-from collections.abc import Callable
 import importlib.util
 import statistics
 from typing import Any
@@ -17,51 +16,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax import command as command_lib
-from hcl_jax import data
 from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
+from hcl_jax.bench import steps
 from hcl_jax.evaluation import cross_validation
-from hcl_jax.tasks import images as image_tasks
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import optimizer as optimizer_lib
-from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
-_NETWORKS = flags.DEFINE_list(
-    'networks', 'resnet18,resnet50', 'Of resnet18, resnet50 and small.'
-)
-_STEP_BATCH = flags.DEFINE_integer('step_batch', 64, 'Images per step.')
 _LOSS_BATCH = flags.DEFINE_integer(
     'loss_batch', 256, 'Images per step at which the loss is timed.'
 )
 _TORCH = flags.DEFINE_bool('torch', True, 'Run torch too, where installed.')
-_KNOWN = ('resnet18', 'resnet50', 'small')
 _NOTES = """\
 'share' is a part's time over the step's; the loss is timed at its own batch, so
 its share is of as many steps as make up that batch (a convolutional step costs
 the same per image). 'step on views' leaves the augmentation out, as torch's
 does. '/ torch' is the median over rounds of its time over torch's.\
 """
-_IMAGES = 4096  # random bytes: what they show does not matter here
-
-
-def config_for(network: str, batch: int):
-  """The released configuration with another encoder and batch."""
-  config = config_lib.image_config()
-  config.model.name = network
-  config.data.batch_size = batch
-  return config
-
-
-def random_images() -> data.Images:
-  rng = np.random.default_rng(0)
-  shape = (_IMAGES, 32, 32, 3)
-  return data.Images(
-      rng.integers(0, 256, shape, np.uint8), np.zeros(_IMAGES, np.int32)
-  )
 
 
 class Parts:
@@ -75,20 +47,10 @@ class Parts:
 
   def __init__(self, network: str, batch: int, loss_batch: int):
     self.network = network
-    self._config = config_for(network, batch)
-    self._task = image_tasks.create(
-        self._config, total_steps=1000, steps_per_epoch=100
-    )
-    optimizer = optimizer_lib.create(
-        self._config.optimizer, lambda _: self._config.optimizer.learning_rate
-    )
-    self._rules = step_lib.Rules(self._task, optimizer, seed=0)
+    self._setting = steps.prepare(network, batch)
+    self._task = self._setting.task
     self._devices = jax.local_device_count()
-    self._batches = data.batches(
-        random_images(), seed=0, batch_size=batch, first_step=0,
-        num_steps=10**9,
-    )  # fmt: skip
-    self._batch = next(self._batches)
+    self._batch = next(self._setting.batches)
     self._loss_batch = loss_batch
 
   def runs(self) -> list[contest.Timed]:
@@ -96,7 +58,7 @@ class Parts:
     return [
         contest.timed(f'{self.network} step', self._step(self._task)),
         contest.timed(f'{self.network} step on views', self._step_on_views()),
-        contest.timed('data', lambda: next(self._batches)),
+        contest.timed('data', lambda: next(self._setting.batches)),
         contest.timed('augmentation', self._augmentation()),
         contest.timed('loss', self._loss()),
     ]
@@ -107,21 +69,8 @@ class Parts:
     view = np.asarray(self._task.encoder.augment(keys, self._batch['image']))
     return view, view[::-1].copy()
 
-  def _step(self, task) -> Callable[[], Any]:
-    rules = self._rules.__class__(task, self._rules.optimizer, seed=0)
-    take = step_lib.make_step(rules)
-    state = state_lib.create(
-        task, rules.optimizer, {'image': self._batch['image'][:1]}, seed=0
-    )
-    state = jax.device_put(state, state_lib.replicated())
-    rows = step_lib.split_rows(self._batch, self._devices)
-
-    def call():
-      nonlocal state
-      state, metrics = take(state, rows)
-      return jax.block_until_ready(metrics)
-
-    return call
+  def _step(self, task) -> steps.Step:
+    return steps.Step(task, self._setting.optimizer, self._batch)
 
   def _step_on_views(self):
     """The step with views that cost nothing to make."""
@@ -150,7 +99,7 @@ class Parts:
   def _loss(self):
     """Value and gradient by embeddings, with the collectives of devices."""
     rows = self._loss_batch // self._devices
-    shape = self._devices, rows, self._config.model.embedding_dim
+    shape = self._devices, rows, self._setting.config.model.embedding_dim
     rng = np.random.default_rng(0)
     z1, noise = rng.standard_normal((2, *shape), np.float32)
     chunk = jax.device_put((z1, z1 + noise))
@@ -171,7 +120,7 @@ def torch_run(parts: Parts) -> contest.Timed:
 
 def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
   """One row for each contestant of a network."""
-  batch, loss_batch = _STEP_BATCH.value, _LOSS_BATCH.value
+  batch, loss_batch = steps.BATCH.value, _LOSS_BATCH.value
   parts = Parts(network, batch, loss_batch)
   with_torch = with_torch and network != 'small'  # which is ours alone
   runs = parts.runs() + ([torch_run(parts)] if with_torch else [])
@@ -225,41 +174,26 @@ def report(results: dict[str, Any]) -> str:
   ])
 
 
-def check_flags() -> None:
-  options.check()
-  for name in _NETWORKS.value:
-    if name not in _KNOWN:
-      known = ', '.join(_KNOWN)
-      raise command_lib.UsageError(
-          f'--networks must be among {known}; got {name!r}.'
-      )
-  devices = jax.local_device_count()
-  for flag in (_STEP_BATCH, _LOSS_BATCH):
-    options.at_least(flag, 2)
-    if flag.value % devices:
-      raise command_lib.UsageError(
-          f'--{flag.name} must be a multiple of {devices} devices, got '
-          f'{flag.value}.'
-      )
-
-
 def command() -> None:
   """Times the train step and its parts."""
   if options.ONE_CORE.value:
     contest.pin_to_one_core()
-  check_flags()
+  options.check()
+  networks = steps.read_networks(default=['resnet18', 'resnet50'])
+  for flag in (steps.BATCH, _LOSS_BATCH):
+    steps.check_batch(flag)
   with_torch = _TORCH.value and importlib.util.find_spec('torch') is not None
   if _TORCH.value and not with_torch:
     output.say('not installed: torch')
   results = {
       'command': 'train',
       **contest.environment(),
-      'batch': _STEP_BATCH.value,
+      'batch': steps.BATCH.value,
       'loss_batch': _LOSS_BATCH.value,
       'rounds': options.ROUNDS.value,
       'rows': [],
   }
-  for network in _NETWORKS.value:
+  for network in networks:
     results['rows'] += measure(network, with_torch)
     if options.JSON.value:
       reporting.write_json(options.JSON.value, results)

@@ -22,6 +22,7 @@ import jax
 
 _FILE = 'metrics.jsonl'
 _FLUSH_SECONDS = 10
+_TAIL_BYTES = 2**14  # several lines
 
 
 class MetricsWriter:
@@ -159,6 +160,18 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
   if bad:
     logging.warning('%s: skipped %d lines that are not records.', workdir, bad)
   return records
+
+
+def last_step(workdir: str | os.PathLike) -> int:
+  """The step of the last record, for who follows a run; 0 where none is."""
+  try:
+    with open(pathlib.Path(workdir) / _FILE, 'rb') as file:
+      size = file.seek(0, os.SEEK_END)
+      file.seek(max(size - _TAIL_BYTES, 0))
+      *lines, _ = file.read().split(b'\n')
+  except FileNotFoundError:
+    return 0
+  return json.loads(lines[-1])['step'] if lines else 0
 
 
 @contextlib.contextmanager

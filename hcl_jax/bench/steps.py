@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The train step of an image encoder on random images, for benches to take."""
+
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+from absl import flags
+import jax
+import ml_collections
+import numpy as np
+import optax
+
+from hcl_jax import command as command_lib
+from hcl_jax import data
+from hcl_jax.bench import options
+from hcl_jax.tasks import images as image_tasks
+from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import optimizer as optimizer_lib
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import step as step_lib
+
+NETWORKS = flags.DEFINE_list(
+    'networks', [],
+    'Of resnet18, resnet50 and small; by default, both ResNets in train and '
+    'resnet18 in checkpoint.',
+)  # fmt: skip
+BATCH = flags.DEFINE_integer('step_batch', 64, 'Images per step.')
+_KNOWN = ('resnet18', 'resnet50', 'small')
+_IMAGES = 4096  # random bytes: what they show does not matter here
+
+
+class Setting(NamedTuple):
+  """What a network is trained by and on.
+
+  Attributes:
+    config: the released configuration with this network and batch.
+    task: model, views and loss.
+    optimizer: the released one.
+    batches: of random images, without end.
+  """
+
+  config: ml_collections.ConfigDict
+  task: task_lib.Task
+  optimizer: optax.GradientTransformation
+  batches: Iterator[dict[str, np.ndarray]]
+
+
+def prepare(network: str, batch: int) -> Setting:
+  """The setting of a network with so many images per step."""
+  config = config_for(network, batch)
+  return Setting(
+      config,
+      image_tasks.create(config, total_steps=1000, steps_per_epoch=100),
+      optimizer_lib.create(
+          config.optimizer, lambda _: config.optimizer.learning_rate
+      ),
+      data.batches(
+          random_images(),
+          seed=0,
+          batch_size=batch,
+          first_step=0,
+          num_steps=10**9,
+      ),
+  )
+
+
+def config_for(network: str, batch: int) -> ml_collections.ConfigDict:
+  """The released configuration with another encoder and batch."""
+  config = config_lib.image_config()
+  config.model.name = network
+  config.data.batch_size = batch
+  return config
+
+
+def random_images() -> data.Images:
+  rng = np.random.default_rng(0)
+  shape = (_IMAGES, 32, 32, 3)
+  return data.Images(
+      rng.integers(0, 256, shape, np.uint8), np.zeros(_IMAGES, np.int32)
+  )
+
+
+class Step:
+  """A train step that is taken on the same batch whenever it is called.
+
+  Args:
+    task: model, views and loss.
+    optimizer: the optimizer.
+    batch: rows of all devices.
+
+  Attributes:
+    state: the train state after the last call.
+  """
+
+  def __init__(
+      self,
+      task: task_lib.Task,
+      optimizer: optax.GradientTransformation,
+      batch: dict[str, np.ndarray],
+  ):
+    self._take = step_lib.make_step(step_lib.Rules(task, optimizer, seed=0))
+    self._rows = step_lib.split_rows(batch, jax.local_device_count())
+    state = state_lib.create(
+        task, optimizer, {'image': batch['image'][:1]}, seed=0
+    )
+    self.state = jax.device_put(state, state_lib.replicated())
+
+  def __call__(self) -> Any:
+    """Takes one step; returns its metrics when they are there."""
+    self.state, metrics = self._take(self.state, self._rows)
+    return jax.block_until_ready(metrics)
+
+
+def read_networks(default: list[str]) -> list[str]:
+  """Those of the flag, or the default."""
+  for name in NETWORKS.value:
+    if name not in _KNOWN:
+      known = ', '.join(_KNOWN)
+      raise command_lib.UsageError(
+          f'--networks must be among {known}; got {name!r}.'
+      )
+  return NETWORKS.value or default
+
+
+def check_batch(flag: flags.FlagHolder) -> None:
+  """Refuses a batch that has no negatives or does not divide over devices."""
+  options.at_least(flag, 2)
+  devices = jax.local_device_count()
+  if flag.value % devices:
+    raise command_lib.UsageError(
+        f'--{flag.name} must be a multiple of {devices} devices, got '
+        f'{flag.value}.'
+    )
