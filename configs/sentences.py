@@ -20,7 +20,12 @@ self_pair, floor and window are the choices. Meant for tens of millions of
 sentences and a GPU or TPU; not run to the end by us.
 
 small is for a CPU: 150 units, 200 numbers for a word, batches of 256 made of
-blocks of 32 neighbouring sentences in an order of the seed, and a cosine.
+blocks of 32 neighbouring sentences in an order of the seed, and a cosine from
+4e-3, the best of four rates for the standard loss. Run with
+--config.train.steps=2000, half an epoch of a million sentences, seeds 0 and 1,
+on two cores of an AMD EPYC: mean accuracy of the six tasks in percent standard
+74.9, debiased 74.8, hard 73.9, and 73.3 with beta = 2; docs/sentences.md has
+all of it. A run takes eight to ten minutes of one core.
 """
 
 from hcl_jax.training import config as config_lib
@@ -45,6 +50,7 @@ def get_config(argument='small,hard'):
     config.data.block_size = 32
     config.model.word_dim = 200
     config.model.dim = 300
+    config.optimizer.learning_rate = 4e-3
     config.optimizer.schedule = 'cosine'
     config.train.checkpoint_every_epochs = 0.1
     config.evaluate.retrieval_every_epochs = 0.1
