@@ -98,15 +98,17 @@ def follow(
   Returns:
     The samples, each taken just when metrics of its step were written.
   """
-  samples, last, due = [], 0, 0.0
+  samples, seen, last, due = [], 0, 0, 0.0
   while process.poll() is None:
     step, now = metrics_lib.last_step(workdir), time.perf_counter()
-    if step > last and (now >= due or step == total_steps):
+    # A line that was there before says nothing of where the run is now.
+    if step > seen and (now >= due or step == total_steps):
       usage = usage_lib.read(process.pid)
       if usage is not None:
         samples.append(trends.Sample(step, now, usage))
         _say_tenths(last, samples[-1], total_steps)
         last, due = step, now + least_seconds
+    seen = step
     time.sleep(min(_POLL_SECONDS, least_seconds))
   return samples
 
