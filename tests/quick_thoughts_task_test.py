@@ -98,7 +98,8 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
     config = config_lib.sentence_config()
     config.update_from_flattened_dict({
         'loss.beta': 2.0, 'loss.annealing': 'down', 'loss.clip_scale': 0.0,
-        'loss.window': 2, 'model.dim': 6, 'model.word_dim': 5,
+        'loss.window': 2, 'loss.stop_gradient_clip': True, 'model.dim': 6,
+        'model.word_dim': 5,
     })  # fmt: skip
     task = quick_thoughts.create(
         config, vocabulary_size=7, total_steps=90, steps_per_epoch=9
@@ -106,7 +107,7 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
     self.assertEqual(task.module, gru.SentenceEncoders(7, 'gru', 5, 6))
     self.assertEqual(task.loss_knobs, {
         'tau_plus': 0.0, 'window': 2, 'self_pair': 'zero', 'floor': 'soft',
-        'clip_scale': None,
+        'clip_scale': None, 'stop_gradient_clip': True,
     })  # fmt: skip
     expected = hcl_jax.schedules.anneal(2.0, 90, 9)
     for step in (0, 45, 89):

@@ -78,6 +78,31 @@ class QuickThoughtsLossTest(testing.LossTest):
       slopes = [[expected(k, i, j) for j in range(3)] for i in range(8)]
       self.assertLess(testing.gradient_error(grad, slopes), 1e-5)
 
+  def test_the_clip_may_be_a_constant(self):
+    left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
+    scores = _scores(left, right)
+    distance = abs(np.arange(8)[:, None] - np.arange(8))
+    fixed = 1.5 * 2.0 / abs(scores[distance > 1]).max()
+
+    def value_and_grad(**knobs):
+      return jax.value_and_grad(
+          lambda *z: losses.quick_thoughts_loss(
+              *z, tau_plus=0.1, floor='soft', **knobs
+          ).sum(),
+          (0, 1),
+      )(left, right)
+
+    expected, expected_grads = value_and_grad(beta=fixed)
+    clip = functools.partial(value_and_grad, beta=1.5, clip_scale=2.0)
+    value, grads = clip(stop_gradient_clip=True)
+    self.assert_close(value, expected)
+    self.assert_same_gradient(grads, expected_grads, 1e-5)
+    value, grads = clip()
+    self.assert_close(value, expected)
+    # The score with the largest size is told apart from the others.
+    difference = np.abs(grads[0] - expected_grads[0]).max(axis=1)
+    self.assertEqual(np.sum(difference > 1e-4), 1)
+
   def test_only_sentences_of_one_segment_are_neighbours(self):
     left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
     loss = functools.partial(losses.quick_thoughts_loss, left, right)

@@ -24,6 +24,7 @@ def quick_thoughts_loss(
     window: int = 1,
     self_pair: str = 'zero',
     clip_scale: ArrayLike | None = None,
+    stop_gradient_clip: bool = False,
     floor: str = 'none',
     segments: jax.Array | None = None,
     where: jax.Array | None = None,
@@ -57,6 +58,8 @@ def quick_thoughts_loss(
     clip_scale: with a number c (the paper uses 2) the weights are
       :math:`e^{\beta c S / \max|S|}`, the maximum over the batch's negatives,
       instead of :math:`e^{\beta S}`.
+    stop_gradient_clip: take max |S| for a constant. Otherwise one large score
+      makes all weights alike, which the loss rewards and training finds.
     floor: ``'none'``, ``'soft'`` or ``'sphere'``; see :func:`simclr_loss`.
       ``'sphere'`` is N e^{-1} and bounds nothing here unless the embeddings
       have length one.
@@ -82,6 +85,7 @@ def quick_thoughts_loss(
       window=window,
       self_pair=self_pair,
       clip_scale=clip_scale,
+      stop_gradient_clip=stop_gradient_clip,
       floor=floor,
       segments=segments,
       where=where,
@@ -159,6 +163,7 @@ def _anchors(
     window=1,
     self_pair='zero',
     clip_scale=None,
+    stop_gradient_clip=False,
     floor='none',
     segments=None,
     where=None,
@@ -207,7 +212,9 @@ def _anchors(
   if clip_scale is not None:
     _arguments.positive('clip_scale', clip_scale)
     clip = jnp.asarray(clip_scale, scores.dtype)
-    beta = _tilting.clipped_beta(beta, scores, clip, negatives)
+    beta = _tilting.clipped_beta(
+        beta, scores, clip, negatives, stop_gradient_clip
+    )
   peak, log_mean = _tilting.tilted_log_mean(
       scores, one, jnp.zeros_like(beta), positives
   )

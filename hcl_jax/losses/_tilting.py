@@ -187,16 +187,19 @@ def clipped_beta(
     scores: jax.Array,
     clip_scale: jax.Array,
     where: jax.Array | None = None,
+    stop_gradient_clip: bool = False,
 ) -> jax.Array:
   """The beta whose tilts e^{beta s} span e^{-clip beta} to e^{clip beta}.
 
   That is beta * clip_scale / max |s| over all scores given, or 0 where they
-  are all 0; its gradient flows through the maximum.
+  are all 0; its gradient flows through the maximum, unless that is stopped.
   """
   sizes = jnp.abs(scores)
   if where is not None:
     sizes = jnp.where(where, sizes, 0)
   largest = jnp.max(sizes)
+  if stop_gradient_clip:
+    largest = stop_gradient(largest)
   return jnp.where(
       largest == 0, 0, beta * clip_scale / jnp.where(largest == 0, 1, largest)
   )

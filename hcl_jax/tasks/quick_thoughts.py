@@ -97,8 +97,11 @@ def create(
   """
   loss = config.loss
   knobs = {
-      name: loss[name] for name in ('tau_plus', 'window', 'self_pair', 'floor')
-  }
+      name: loss[name]
+      for name in (
+          'tau_plus', 'window', 'self_pair', 'stop_gradient_clip', 'floor'
+      )
+  }  # fmt: skip
   return QuickThoughts(
       module=gru.SentenceEncoders(vocabulary_size, **config.model),
       beta=annealing.beta_schedule(loss, total_steps, steps_per_epoch),

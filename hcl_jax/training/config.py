@@ -215,6 +215,7 @@ def sentence_config() -> ml_collections.ConfigDict:
           'window': 1,
           'self_pair': 'zero',  # or 'drop'
           'clip_scale': 2.0,  # 0: no clipping of weights
+          'stop_gradient_clip': False,
           'floor': 'soft',
           'annealing': 'constant',
           'num_changes': 9,
