@@ -23,7 +23,8 @@ Each with seeds 0, 1 and 2, kNN and linear readout:
 full is the paper's scale, for an accelerator: a ResNet-50 (MoCo: a ResNet-18),
 400 epochs (MoCo: 200), crops of its size, STL-10 with its unlabelled images.
 small, the default, is for a CPU: the small encoder, crops of 32 pixels, and a
-cosine over about as many images on every set.
+cosine over about as many images on every set. Neither was run by us yet, and
+the settings of small have not been searched for.
 """
 
 from typing import NamedTuple
