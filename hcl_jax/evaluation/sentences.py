@@ -6,8 +6,8 @@ that of liblinear, which the released evaluations use: an L2 penalty that takes
 in the intercept, and one class against the rest. The solver is another one, so
 that all six tasks take minutes. On CR, with 512 numbers a sentence from bags of
 words, all folds had the C and the accuracies of a solution to 1e-11 in float64
-when each fold was fitted alone; fitted together, two inner folds of MR that were
-compared had the same predictions for every C.
+when each fold was fitted alone; fitted together, two inner folds of MR that
+were compared had the same predictions for every C.
 """
 
 import dataclasses
