@@ -364,6 +364,15 @@ class ConvolutionTest(parameterized.TestCase):
     actual = convolution.convolve(x, kernel, stride)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
+  @parameterized.parameters((1, 1), (1, 4), (2, 2), (2, 3))
+  def test_small_maps_match_numpy_and_are_products(self, height, width):
+    x, kernel = _normal(2, height, width, 3), _normal(3, 3, 3, 4, seed=1)
+    convolve = functools.partial(convolution.convolve, stride=1)
+    np.testing.assert_allclose(
+        convolve(x, kernel), _convolve(x, kernel, 1), rtol=1e-5, atol=1e-5
+    )
+    self.assertNotIn('conv_general', str(jax.make_jaxpr(convolve)(x, kernel)))
+
   def test_compiler_options_change_no_result(self):
     x, kernel = _normal(2, 16, 16, 32), _normal(3, 3, 32, 32, seed=1)
     convolve = functools.partial(convolution.convolve, stride=1)
