@@ -212,6 +212,18 @@ class OperationsTest(parameterized.TestCase):
     np.testing.assert_allclose(actual, (images / 255 - mean) / std, atol=1e-6)
     self.assertEqual(augment.normalize(images[0]).shape, images[0].shape)
 
+  @parameterized.parameters(4, 9, 16)
+  def test_normalize_resizes_as_a_crop_of_all(self, size):
+    images = pictures(2, 9)
+    unit = {'mean': (0, 0, 0), 'std': (1, 1, 1)}
+    actual = augment.normalize(images, **unit, size=size)
+    for image, small in zip(images, actual, strict=True):
+      crop = augment.crop(image, 0, 0, 9, 9, size=size)
+      planes = 255 * jnp.transpose(small, (2, 0, 1))
+      np.testing.assert_allclose(planes, crop, atol=1e-3)
+    with self.assertRaisesRegex(ValueError, 'size must be .* got 0'):
+      augment.normalize(images, size=0)
+
 
 class SamplersTest(parameterized.TestCase):
 

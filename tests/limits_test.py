@@ -258,6 +258,8 @@ class LimitsTest(parameterized.TestCase):
       ('loss.beta', float('inf'), r'config.loss.beta must be >= 0 and finite'),
       ('loss.tau_plus', 1.0, r'config.loss.tau_plus must be in \[0, 1\)'),
       ('loss.temperature', 0.0, r'config.loss.temperature must be > 0'),
+      ('evaluate.image_size', -1, r'config.evaluate.image_size must be >= 0'),
+      ('evaluate.knn_every_epochs', -0.5, r'knn_every_epochs must be >= 0'),
       ('model.name', 'resnet51', r"model.name must be one of 'resnet10'"),
       ('data.batch_size', 1, r'config.data.batch_size must be >= 2'),
       ('optimizer.name', 'adma', r"optimizer.name must be one of 'adam'"),

@@ -229,20 +229,28 @@ def normalize(
     images: jax.Array,
     mean: tuple[float, float, float] = CIFAR10_MEAN,
     std: tuple[float, float, float] = CIFAR10_STD,
+    *,
+    size: int | None = None,
 ) -> jax.Array:
   """Bytes to normalised floats: the transform of test images.
 
   Args:
-    images: uint8, ``[..., 3]``.
+    images: uint8, ``[..., height, width, 3]``.
     mean: of each channel, to be subtracted; pixels lie in [0, 1].
     std: of each channel, to be divided by.
+    size: side to resize to first, as :class:`Augmentation` resizes its crops;
+      None leaves images as large as they are.
 
   Returns:
-    float32, of the same shape.
+    float32, of the same shape, or ``[..., size, size, 3]``.
   """
   mean, std = _arguments.statistics(mean, std)
-  images = _arguments.images(images)
-  return _normalize(images.astype(jnp.float32) / 255, mean, std)
+  images = _arguments.images(images).astype(jnp.float32) / 255
+  if size is not None:
+    _arguments.size(size)
+    shape = (*images.shape[:-3], size, size, 3)
+    images = jax.image.resize(images, shape, 'linear', antialias=True)
+  return _normalize(images, mean, std)
 
 
 def _normalize(images, mean, std):

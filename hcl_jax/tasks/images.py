@@ -66,7 +66,10 @@ def create_encoder(
   across = knobs.pop('cross_device_bn')
   knobs['head_width'] = knobs['head_width'] or None
   normalize = functools.partial(
-      augment.normalize, mean=config.augment.mean, std=config.augment.std
+      augment.normalize,
+      mean=config.augment.mean,
+      std=config.augment.std,
+      size=config.evaluate.image_size or None,
   )
   return image_encoder.ImageEncoder(
       module=models.create(bn_axis_name=axis_name if across else None, **knobs),

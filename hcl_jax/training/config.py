@@ -84,13 +84,14 @@ def image_config() -> ml_collections.ConfigDict:
           'steps': 0,  # if not 0, instead of epochs
           'microbatch_size': 0,  # rows of a device at a time; 0: all
           'log_every_steps': 20,
-          'checkpoint_every_epochs': 10,
+          'checkpoint_every_epochs': 10.0,
           'keep_checkpoints': 3,
       },
       'evaluate': {
-          'knn_every_epochs': 10,  # 0: never during training
+          'knn_every_epochs': 10.0,  # 0: never during training
           'protocols': ('knn', 'linear'),  # at the end
           'batch_size': 512,
+          'image_size': 0,  # pixels to resize to; 0: as large as they are
           'knn_k': 200,
           'knn_temperature': 0.5,
           'linear_epochs': 100,
