@@ -18,6 +18,7 @@ from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import workdir as workdir_lib
 from tests import looping
 from tests import tiny
@@ -37,6 +38,7 @@ def _images(rows, seed):
 
 
 def _experiment(epochs=4, task=None, **fields):
+  task = task or tiny.simclr_task()
   config = config_lib.image_config()
   config.update_from_flattened_dict({
       'data.batch_size': 16,
@@ -57,9 +59,10 @@ def _experiment(epochs=4, task=None, **fields):
       test=_images(30, 2),
       steps_per_epoch=_STEPS_PER_EPOCH,
       total_steps=_STEPS_PER_EPOCH * epochs,
-      task=task or tiny.simclr_task(),
+      task=task,
       learning_rate=schedule,
-      optimizer=optax.adam(schedule),
+      optimizer=optimizer_lib.create(config.optimizer, schedule),
+      create_task=lambda config, **_: task,
   )
 
 
@@ -125,6 +128,15 @@ class LoopTest(looping.LoopTest):
         loop.step_lib, 'make_step', side_effect=_refuse_to_step
     ):
       self.assertEqual(loop.train(experiment, workdir), first)
+
+  def test_parts_of_an_epoch(self):
+    workdir = self.workdir()
+    loop.train(
+        _experiment(epochs=1, **{'evaluate.knn_every_epochs': 0.5}), workdir
+    )
+    records = metrics_lib.read_metrics(workdir)
+    scored = [record['step'] for record in records if 'knn/top1' in record]
+    self.assertEqual(scored, [2, 4, 4])
 
   def test_another_configuration_is_refused(self):
     workdir = self.workdir()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The train step: devices, chunks, and what a step leaves behind."""
 
+import dataclasses
 import functools
 from unittest import mock
 
@@ -182,6 +183,41 @@ class StateTest(parameterized.TestCase):
         second.params,
     )
     chex.assert_trees_all_close(second.ema_params, expected, atol=1e-6)
+
+class KnobsTest(absltest.TestCase):
+
+  def _run(self, seed, beta, *, as_arguments, chunk=None):
+    def rules(knobs):
+      task = tiny.simclr_task()
+      beta = hcl_jax.schedules.constant(knobs['beta'])
+      task = dataclasses.replace(task, beta=beta)
+      return step_lib.Rules(task, optax.sgd(0.5), seed=knobs['seed'])
+
+    knobs = {'seed': np.int32(seed), 'beta': np.float32(beta)}
+    if as_arguments:
+      take = step_lib.make_step(rules, knobs=knobs, microbatch_size=chunk)
+    else:
+      take = step_lib.make_step(rules(knobs), microbatch_size=chunk)
+    plain = rules(knobs)
+    with jax.numpy_dtype_promotion('standard'):
+      state = plain.create_state(tiny.batch(2))
+      state = jax.device_put(state, state_lib.replicated())
+      devices = jax.local_device_count()
+      rows = step_lib.split_rows(tiny.batch(4 * devices), devices)
+      for _ in range(3):
+        state, metrics = take(state, rows)
+    return jax.device_get((state.params, metrics))
+
+  def test_as_arguments_or_constants_steps_are_the_same(self):
+    for chunk in (None, 2):
+      expected = self._run(3, 2.0, as_arguments=False, chunk=chunk)
+      actual = self._run(3, 2.0, as_arguments=True, chunk=chunk)
+      chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-6)
+      for other in ((4, 2.0), (3, 0.0)):
+        params, _ = self._run(*other, as_arguments=True, chunk=chunk)
+        with self.assertRaises(AssertionError):
+          chex.assert_trees_all_close(params, expected[0], atol=1e-4)
+
 
 class LoweringTest(parameterized.TestCase):
 

@@ -400,6 +400,14 @@ class RunTest(_SweepTestCase):
     )
     self.assertIn('| 1.0 | 1 | 75.00 |', tally.markdown())
 
+  def test_the_word_on_a_member_has_its_accuracies(self):
+    member = grid.Member(0, {'seed': 1}, config_lib.image_config())
+    scores = {'knn/top1': 0.5, 'knn/top5': 0.9, 'linear/top1': 0.625}
+    self.assertEqual(
+        sweeping._outcome(member, scores),
+        'seed=1: knn/top1 50.00%, linear/top1 62.50%',
+    )
+
 
 class TallyTest(absltest.TestCase):
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from hcl_jax import data as data_lib
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import graph_experiment
+from hcl_jax.training import grid
 from hcl_jax.training import limits
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import readout
@@ -35,6 +37,7 @@ class Experiment(NamedTuple):
     task: model, views and loss.
     learning_rate: by step.
     optimizer: with that learning rate.
+    create_task: makes a task of a configuration, whose numbers may be traced.
   """
 
   config: ml_collections.ConfigDict
@@ -46,6 +49,7 @@ class Experiment(NamedTuple):
   task: task_lib.Task
   learning_rate: optax.Schedule
   optimizer: optax.GradientTransformation
+  create_task: Callable[..., task_lib.Task] = image_tasks.create
 
   unit = 'images'
 
@@ -68,11 +72,23 @@ class Experiment(NamedTuple):
     return step_lib.configured_rules(self.task, self.optimizer, self.config)
 
   def make_step(self) -> step_lib.Step:
-    """The function that trains on one batch."""
+    """The function that trains on one batch, with knobs as arguments."""
     return step_lib.make_step(
-        self.rules(),
+        lambda knobs: self.with_knobs(knobs).rules(),
+        knobs=grid.knobs(self.config),
         microbatch_size=self.config.train.microbatch_size or None,
         devices=state_lib.all_devices(),
+    )
+
+  def with_knobs(self, knobs: step_lib.Knobs) -> 'Experiment':
+    """The experiment with other, perhaps traced, values of some fields."""
+    return self._replace(
+        **_made_of(
+            grid.with_values(self.config, knobs),
+            self.total_steps,
+            self.steps_per_epoch,
+            self.create_task,
+        )
     )
 
   def batches(
@@ -138,21 +154,32 @@ def prepare(
   limits.check_batch(config, len(train))
   per_epoch = data_lib.steps_per_epoch(len(train), config.data.batch_size)
   total = config.train.steps or config.train.epochs * per_epoch
-  schedule = optimizer_lib.learning_rate(config.optimizer, total, per_epoch)
   limits.check_labels(config, {name: x.labels for name, x in splits.items()})
   return Experiment(
-      config=config,
       train=train,
       bank=splits[config.data.bank_split],
       test=splits[config.data.test_split],
       steps_per_epoch=per_epoch,
       total_steps=total,
-      task=image_tasks.create(
-          config, total_steps=total, steps_per_epoch=per_epoch
-      ),
-      learning_rate=schedule,
-      optimizer=optimizer_lib.create(config.optimizer, schedule),
+      **_made_of(config, total, per_epoch),
   )
+
+
+def _made_of(
+    config, total_steps, steps_per_epoch, create_task=image_tasks.create
+) -> dict[str, Any]:
+  """What numbers of a configuration, which may be traced, enter."""
+  schedule = optimizer_lib.learning_rate(
+      config.optimizer, total_steps, steps_per_epoch
+  )
+  return {
+      'config': config,
+      'task': create_task(
+          config, total_steps=total_steps, steps_per_epoch=steps_per_epoch
+      ),
+      'learning_rate': schedule,
+      'optimizer': optimizer_lib.create(config.optimizer, schedule),
+  }
 
 
 def _load(data) -> dict[str, data_lib.Images]:

@@ -16,7 +16,8 @@ from hcl_jax.training import limits
 
 PREFIX = '--sweep.'
 
-# Of graphs: members that differ in nothing else are trained together.
+# Members that differ in nothing else share what they compile, and those on
+# graphs are trained together.
 TRACED = (
     'seed',
     'loss.beta',

@@ -22,6 +22,7 @@ from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import state as state_lib
 
 Metrics = dict[str, jax.Array]
+Knobs = dict[str, np.ndarray]
 Step = Callable[
     [state_lib.TrainState, dict[str, np.ndarray]],
     tuple[state_lib.TrainState, Metrics],
@@ -73,15 +74,19 @@ def configured_rules(
 
 
 def make_step(
-    rules: Rules,
+    rules: Rules | Callable[[Knobs], Rules],
     *,
+    knobs: Knobs | None = None,
     microbatch_size: int | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Step:
   """The function that trains on one batch.
 
   Args:
-    rules: task, optimizer and seed.
+    rules: task, optimizer and seed, or the function that makes them of
+      ``knobs``.
+    knobs: numbers that are arguments of the compiled program, so that runs
+      which differ in nothing else share it; None where ``rules`` take none.
     microbatch_size: rows of a device that are embedded at a time, a divisor of
       them; None for all at once. The gradient is that of the whole batch,
       except that BatchNorm takes its statistics from a chunk.
@@ -95,9 +100,14 @@ def make_step(
   """
   place = _placer(devices)
   if microbatch_size is not None:
+    rules = rules if knobs is None else rules(knobs)
     return _chunked_step(rules, microbatch_size, _mapper(devices), place)
-  step = _compiled(map_step(rules, devices), models.compiler_options())
-  return lambda state, batch: step(state, place(batch))
+  options = models.compiler_options()
+  if knobs is None:
+    step = _compiled(map_step(rules, devices), options)
+    return lambda state, batch: step(state, place(batch))
+  step = _compiled(_map_step_of_knobs(rules, devices), options)
+  return lambda state, batch: step(knobs, state, place(batch))
 
 
 def map_step(
@@ -109,6 +119,20 @@ def map_step(
       in_axes=(_REPLICATED, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=0,
+  )
+
+
+def _map_step_of_knobs(rules, devices):
+  def step(knobs, state, batch):
+    # optax raises traced decays to whole powers, which may be forbidden.
+    with jax.numpy_dtype_promotion('standard'):
+      return _whole_step(rules(knobs), state, batch)
+
+  return _mapper(devices)(
+      step,
+      in_axes=(_REPLICATED, _REPLICATED, _SPLIT),
+      out_axes=(_REPLICATED, _REPLICATED),
+      donate_argnums=1,
   )
 
 

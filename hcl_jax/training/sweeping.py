@@ -12,6 +12,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from hcl_jax.training import compilation
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import grid
@@ -118,7 +119,8 @@ class Sweep:
           self._run_group(group, tally, leave_if_asked)
         else:
           alone += group
-      self._run_alone(alone, tally, leave_if_asked)
+      with compilation.shared(pathlib.Path(workdir) / 'compiled'):
+        self._run_alone(alone, tally, leave_if_asked)
     tally.write()
     return tally
 
@@ -218,7 +220,7 @@ def _outcome(member, scores):
   words = [
       f'{name} {x:.2%}'
       for name, x in scores.items()
-      if name.endswith('/accuracy')
+      if name.endswith(('/accuracy', '/top1'))
   ]
   return f'{member.words()}: {", ".join(words) or "no scores"}'
 
