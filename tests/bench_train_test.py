@@ -18,19 +18,20 @@ class BenchTrainTest(parameterized.TestCase):
       path = pathlib.Path(directory) / 'train.json'
       done = commands.run_bench(
           'train', '--networks=small', '--step_batch=4', '--loss_batch=8',
-          '--rounds=2', '--notorch', f'--json={path}',
+          '--rounds=2', '--notorch', '--plain_convolutions',
+          f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)
       rows = json.loads(path.read_text())['rows']
     names = ['small step', 'small step on views', 'data', 'augmentation',
-             'loss']  # fmt: skip
+             'loss', 'plain convolutions']  # fmt: skip
     self.assertEqual([row['name'] for row in rows], names)
     self.assertEqual(rows[0]['share'], 1)
     for row in rows:
       self.assertGreater(row['ms'], 0)
       self.assertLen(row['round_ms'], 2)
       self.assertIn(f'\n{row["name"]}  ', done.out)
-    loss = rows[-1]
+    loss = rows[-2]
     pairs = zip(loss['round_ms'], rows[0]['round_ms'], strict=True)
     ratio = sum(a / b for a, b in pairs) / 2
     self.assertAlmostEqual(loss['share'], ratio * 4 / 8)

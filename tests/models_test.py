@@ -373,6 +373,20 @@ class ConvolutionTest(parameterized.TestCase):
     )
     self.assertNotIn('conv_general', str(jax.make_jaxpr(convolve)(x, kernel)))
 
+  def test_plain_convolutions_are_those_of_xla(self):
+    x, kernel = _normal(2, 2, 2, 3), _normal(3, 3, 3, 4, seed=1)
+
+    def program():  # a new function, or JAX would remember the last one
+      return str(
+          jax.make_jaxpr(lambda *args: convolution.convolve(*args, 1))(
+              x, kernel
+          )
+      )
+
+    with convolution.plain():
+      self.assertIn('conv_general', program())
+    self.assertNotIn('conv_general', program())
+
   def test_compiler_options_change_no_result(self):
     x, kernel = _normal(2, 16, 16, 32), _normal(3, 3, 32, 32, seed=1)
     convolve = functools.partial(convolution.convolve, stride=1)

@@ -23,11 +23,15 @@ from hcl_jax.training import step as step_lib
 
 NETWORKS = flags.DEFINE_list(
     'networks', [],
-    'Of resnet18, resnet50 and small; by default, both ResNets in train and '
-    'resnet18 in checkpoint.',
+    'Of resnet10, resnet18, resnet50 and small; by default, resnet18 and '
+    'resnet50 in train and resnet18 in checkpoint.',
 )  # fmt: skip
 BATCH = flags.DEFINE_integer('step_batch', 64, 'Images per step.')
-_KNOWN = ('resnet18', 'resnet50', 'small')
+STEM = flags.DEFINE_enum(
+    'stem', 'cifar', ('cifar', 'strided'),
+    'Of ResNets: a first convolution of stride 1, or of stride 2.',
+)  # fmt: skip
+_KNOWN = ('resnet10', 'resnet18', 'resnet50', 'small')
 _IMAGES = 4096  # random bytes: what they show does not matter here
 
 
@@ -70,6 +74,8 @@ def config_for(network: str, batch: int) -> ml_collections.ConfigDict:
   """The released configuration with another encoder and batch."""
   config = config_lib.image_config()
   config.model.name = network
+  if network != 'small':
+    config.model.stem = STEM.value
   config.data.batch_size = batch
   return config
 

@@ -9,26 +9,35 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-_STAGES = {'resnet18': (2, 2, 2, 2), 'resnet50': (3, 4, 6, 3)}
+_STAGES = {
+    'resnet10': (1, 1, 1, 1),
+    'resnet18': (2, 2, 2, 2),
+    'resnet50': (3, 4, 6, 3),
+}
 
 
 def make_step(
-    network: str, views: tuple[np.ndarray, np.ndarray], threads: int
+    network: str,
+    views: tuple[np.ndarray, np.ndarray],
+    threads: int,
+    *,
+    stem_stride: int = 1,
 ) -> Callable[[], float]:
   """A function that takes one step on fixed views and returns the loss.
 
   Args:
-    network: ``'resnet18'`` or ``'resnet50'``, with the stem for small images
-      and the released head.
+    network: ``'resnet10'``, ``'resnet18'`` or ``'resnet50'``, with the stem
+      for small images and the released head.
     views: two normalised views ``[batch, height, width, 3]``.
     threads: of torch.
+    stem_stride: of the first convolution.
 
   Returns:
     The function. Arrays are channels_last, which is faster on a CPU.
   """
   torch.set_num_threads(threads)
   torch.manual_seed(0)
-  model = _encoder(network).to(memory_format=torch.channels_last)
+  model = _encoder(network, stem_stride).to(memory_format=torch.channels_last)
   optimizer = torch.optim.Adam(model.parameters(), 1e-3, weight_decay=1e-6)
   views = [
       torch.tensor(view.transpose(0, 3, 1, 2)).to(
@@ -65,13 +74,13 @@ def _hard_loss(z1, z2, temperature=0.5, beta=1.0, tau_plus=0.1):
   return -(pos / (pos + estimate)).log().mean()
 
 
-def _encoder(network: str) -> nn.Module:
-  block = _Basic if network == 'resnet18' else _Bottleneck
-  layers = [_convolution(3, 64, 3), nn.ReLU(inplace=True)]
-  channels = 64
+def _encoder(network: str, stem_stride: int) -> nn.Module:
+  block = _Bottleneck if network == 'resnet50' else _Basic
+  channels = first = 32 if network == 'resnet10' else 64
+  layers = [_convolution(3, channels, 3, stem_stride), nn.ReLU(inplace=True)]
   for stage, blocks in enumerate(_STAGES[network]):
     for i in range(blocks):
-      width, stride = 64 * 2**stage, 2 if stage and not i else 1
+      width, stride = first * 2**stage, 2 if stage and not i else 1
       layers.append(block(channels, width, stride))
       channels = width * block.expansion
   head = [

@@ -2,9 +2,11 @@
 """Times the train step beside its parts, and beside torch's.
 
   python -m hcl_jax.bench train --networks=resnet18 --step_batch=64
+  python -m hcl_jax.bench train --networks=resnet10 --plain_convolutions
 
 Parts are timed alone: reading a batch, augmenting its two views, and the loss
-with its gradient over all devices.
+with its gradient over all devices. With --plain_convolutions the step is also
+timed without what we do about convolutions on a CPU.
 """
 
 import importlib.util
@@ -22,11 +24,16 @@ from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import steps
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.models import convolution
 from hcl_jax.training import step as step_lib
 
 _LOSS_BATCH = flags.DEFINE_integer(
     'loss_batch', 256, 'Images per step at which the loss is timed.'
 )
+_PLAIN = flags.DEFINE_bool(
+    'plain_convolutions', False,
+    'Time the step with the convolutions of XLA as they are, too.',
+)  # fmt: skip
 _TORCH = flags.DEFINE_bool('torch', True, 'Run torch too, where installed.')
 _NOTES = """\
 'share' is a part's time over the step's; the loss is timed at its own batch, so
@@ -55,13 +62,19 @@ class Parts:
 
   def runs(self) -> list[contest.Timed]:
     """All contestants, the step first."""
-    return [
+    runs = [
         contest.timed(f'{self.network} step', self._step(self._task)),
         contest.timed(f'{self.network} step on views', self._step_on_views()),
         contest.timed('data', lambda: next(self._setting.batches)),
         contest.timed('augmentation', self._augmentation()),
         contest.timed('loss', self._loss()),
     ]
+    if _PLAIN.value:
+      with convolution.plain():  # The first call compiles.
+        runs.append(
+            contest.timed('plain convolutions', self._step(self._task))
+        )
+    return runs
 
   def views(self) -> tuple[np.ndarray, np.ndarray]:
     """Two views of a batch, for torch."""
@@ -113,7 +126,10 @@ def torch_run(parts: Parts) -> contest.Timed:
   from hcl_jax.bench import torch_resnet
 
   step = torch_resnet.make_step(
-      parts.network, parts.views(), cross_validation.usable_cores()
+      parts.network,
+      parts.views(),
+      cross_validation.usable_cores(),
+      stem_stride=2 if steps.STEM.value == 'strided' else 1,
   )
   return contest.timed(f'{parts.network} torch', step)
 

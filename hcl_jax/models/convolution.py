@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions of the encoders, formulated for the backend at hand."""
 
+from collections.abc import Iterator
+import contextlib
+import contextvars
 import functools
 
 from flax import linen as nn
@@ -17,6 +20,8 @@ _CPU_OPTIONS = {
     # Where the processor has such vectors: for the augmentations.
     'xla_cpu_prefer_vector_width': '512',
 }
+
+_plain = contextvars.ContextVar('plain', default=False)
 
 he_normal_fan_out = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 
@@ -59,7 +64,7 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
   Returns:
     ``[batch, ceil(height / stride), ceil(width / stride), out]``.
   """
-  if jax.default_backend() == 'cpu':
+  if jax.default_backend() == 'cpu' and not _plain.get():
     # XLA's CPU backend has no fast path for a convolution that is a product,
     # and is slow to differentiate strided ones, up to 19-fold on small maps,
     # and those over maps smaller than the kernel, up to 58-fold.
@@ -68,6 +73,19 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     if kernel.shape[0] == 3 and (stride > 1 or min(x.shape[1:3]) < 3):
       return _unfolded(x, kernel, stride)
   return _windowed(x, kernel, stride)
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+  """Functions traced here for the first time have convolutions as XLA does.
+
+  To compare with; ``jit`` of a function that was traced before remembers it.
+  """
+  token = _plain.set(True)
+  try:
+    yield
+  finally:
+    _plain.reset(token)
 
 
 @functools.cache
