@@ -91,6 +91,25 @@ class RepeatsTest(parameterized.TestCase):
     self.assertEqual((repeats.axis, repeats.series), ('τ⁺', ['']))
     self.assertEqual(repeats.ticks, ['0', '0.01', '0.1'])
 
+  def test_a_number_of_each_data_set_is_told_as_more_than_0(self):
+    fields = {
+        'data.name': ['a'] * 4 + ['b'] * 4,
+        'loss.tau_plus': [0.0, 0.1] * 2 + [0.0, 0.01] * 2,
+        'loss.beta': [0.0, 0.0, 1.0, 1.0] * 2,
+    }
+    repeats = analysis.group_repeats(fields, np.arange(8) / 8)
+    self.assertEqual(repeats.series, ['τ⁺ = 0', 'τ⁺ > 0'])
+    self.assertEqual(repeats.scores[1][1], [[5 / 8], [7 / 8]])
+    panels = analysis.group_curves(fields, _run_curves(range(8)))
+    self.assertEqual(
+        [(x.setting, x.is_baseline) for x in panels['b']],
+        [('τ⁺ = 0, β = 0', True), ('τ⁺ > 0, β = 0', False),
+         ('τ⁺ = 0, β = 1', False), ('τ⁺ > 0, β = 1', False)],
+    )  # fmt: skip
+    fields['loss.tau_plus'][-1] = 0.1
+    repeats = analysis.group_repeats(fields, np.arange(8) / 8)
+    self.assertEqual(repeats.series, ['τ⁺ = 0', 'τ⁺ = 0.1', 'τ⁺ = 0.01'])
+
 
 def _run_curves(values):
   """Curves at epochs 1, 2, 4 that end at the values."""

@@ -45,7 +45,9 @@ def group_repeats(
 
   A panel is a data set, the axis is ``loss.beta`` or else the first field of
   numbers, and all other fields make the series, but for those that only differ
-  from one data set to another. The seed tells repeats apart.
+  from one data set to another. Of these a number that is 0 or one other in
+  every data set, and not the same other, is told as 0 or more. The seed tells
+  repeats apart.
 
   Args:
     fields: values of all runs, by the name of the field.
@@ -58,7 +60,8 @@ def group_repeats(
   panel_of = list(map(str, fields.get(_PANEL, blank)))
   names = _telling(fields, panel_of)
   axis = _choose_axis(fields, names)
-  series_of = _labels(fields, [name for name in names if name != axis], scores)
+  others = [name for name in names if name != axis]
+  series_of = _labels(_comparable(fields, panel_of), others, scores)
   place_of = fields[axis] if axis else blank
   found = {}
   for *key, score in zip(panel_of, series_of, place_of, scores, strict=True):
@@ -113,7 +116,7 @@ def group_curves(
   blank = [''] * len(curves)
   panel_of = list(map(str, fields.get(_PANEL, blank)))
   names = _telling(fields, panel_of)
-  setting_of = _labels(fields, names, curves)
+  setting_of = _labels(_comparable(fields, panel_of), names, curves)
   groups = {}
   for i, (epochs, _) in enumerate(curves):
     if len(epochs):
@@ -144,6 +147,32 @@ def baseline_of(panel: Sequence[Curves]) -> Curves | None:
 def _is_baseline(fields, names, row):
   numbers = [name for name in names if name in _SYMBOLS]
   return _AXIS in numbers and not any(fields[name][row] for name in numbers)
+
+
+def _comparable(fields, panel_of):
+  """Numbers that every panel has its own of, or 0, as 0 or a word for more."""
+  return {
+      name: [
+          f'{_symbol(name)} > 0' if value and own else value for value in values
+      ]
+      for name, values in fields.items()
+      for own in [_has_its_own(values, panel_of)]
+  }
+
+
+def _has_its_own(values, panel_of):
+  """Whether panels have 0 and one other number each, which differs."""
+  if not all(map(_is_number, values)):
+    return False
+  found = {}
+  for panel, value in zip(panel_of, values, strict=True):
+    found.setdefault(panel, set()).add(value)
+  others = [tuple(of_panel - {0}) for of_panel in found.values()]
+  return (
+      all(0 in of_panel for of_panel in found.values())
+      and all(len(x) == 1 for x in others)
+      and len(set(others)) > 1
+  )
 
 
 def _telling(fields, panel_of):
@@ -181,5 +210,8 @@ def _label(name, value):
   """A word speaks for itself; a number does not."""
   if isinstance(value, str):
     return value
-  symbol = _SYMBOLS.get(name, name.rpartition('.')[-1])
-  return f'{symbol} = {_number(value) if _is_number(value) else value}'
+  return f'{_symbol(name)} = {_number(value) if _is_number(value) else value}'
+
+
+def _symbol(name):
+  return _SYMBOLS.get(name, name.rpartition('.')[-1])
