@@ -113,8 +113,9 @@ class PaperTest(parameterized.TestCase):
     small, full = (get_config(f'hardness{x}') for x in (',small', ',full'))
     self.assertEqual(small, get_config('hardness'))
     self.assertEqual(small.sweep, full.sweep)
-    for part in ('loss', 'augment'):
-      self.assertEqual(small[part], full[part])
+    self.assertEqual(small.loss, full.loss)
+    small.augment.size = full.augment.size
+    self.assertEqual(small.augment, full.augment)
     self.assertEqual(full.model, config_lib.image_config().model)
     self.assertLess(small.train.epochs, full.train.epochs)
 
