@@ -28,8 +28,8 @@ small, the default, is for a CPU: the small encoder (0.6 M parameters), crops of
 24 pixels, batches of 128, Adam at 1e-3 with a cosine, and about 200,000 images
 on every set; images are read out at 32 pixels, on CIFAR-10 with the labels of
 10,000 of them. Encoder, crop, batch and rate were chosen on the standard loss
-alone, as RESULTS.md tells, which also has what came of these sweeps and which of
-them were run.
+alone, as RESULTS.md tells, which also says which of these sweeps were run and
+what came of them.
 """
 
 from typing import NamedTuple
