@@ -15,6 +15,7 @@ from hcl_jax.training import inspection
 from hcl_jax.training import loop
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import run_report
+from hcl_jax.training import workdir as workdir_lib
 from tests import corpus
 from tests import looping
 from tests import tiny
@@ -277,6 +278,22 @@ class NamesTest(looping.LoopTest):
       self.assertEqual(list(runs), ['run', 'b/run', 'c'])
       with self.assertRaisesRegex(ValueError, '--workdir has .* twice'):
         inspection.single_runs([root / 'c', root / 'c'])
+
+  def test_members_of_a_sweep_are_named_by_what_they_differ_in(self):
+    root = self.workdir()
+    sweep = config_lib.image_config()
+    sweep.sweep = {'loss': {'beta': (0.0, 1.0)}, 'seed': (0, 1)}
+    workdir_lib.open_run(root, sweep, may_change=())
+    paths = []
+    for name, beta, seed in (('0000', 0.0, 0), ('0002', 1.0, 0)):
+      config = config_lib.image_config()
+      config.loss.beta, config.seed = beta, seed
+      paths.append(root / 'members' / name)
+      workdir_lib.open_run(paths[-1], config, may_change=())
+    runs = inspection.single_runs(paths)
+    self.assertEqual(runs, dict(zip(('beta=0', 'beta=1'), paths, strict=True)))
+    runs = inspection.single_runs(paths[1:])
+    self.assertEqual(list(runs), ['beta=1, seed=0'])
 
   def test_a_comparison_is_several_runs(self):
     config = config_lib.image_config()

@@ -21,12 +21,14 @@ from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import graph_experiment
+from hcl_jax.training import grid
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import readout
 from hcl_jax.training import sentence_experiment
 from hcl_jax.training import sentence_readout
 from hcl_jax.training import state as state_lib
+from hcl_jax.training import tally
 from hcl_jax.training import workdir as workdir_lib
 
 _MAX_ROWS = 2000
@@ -168,7 +170,8 @@ def single_runs(
     workdirs: of runs, or of comparisons of variants.
 
   Returns:
-    The directories; names are as short as they can be told apart.
+    The directories; names are as short as they can be told apart, those of a
+    sweep's members what their values differ in.
   """
   paths = []
   for workdir in map(pathlib.Path, workdirs):
@@ -176,11 +179,13 @@ def single_runs(
     config_lib.fill_defaults(config)
     variants = config.get('compare')
     paths += [workdir / x for x in variants] if variants else [workdir]
+  values = {path: swept for path in paths if (swept := _swept_values(path))}
   runs = {}
   for path in paths:
     if path in runs.values():
       raise ValueError(f'--workdir has {path} twice.')
-    runs[_name(path, runs)] = path
+    name = _differences(values.get(path, {}), list(values.values()))
+    runs[name if name and name not in runs else _name(path, runs)] = path
   return runs
 
 
@@ -294,6 +299,33 @@ def sample_sentences(
       item_names=None,
       negatives=Negatives(None, scores, where, rows, rows),
   )
+
+
+def _swept_values(path):
+  """Of a sweep's member, its values of what was swept; of other runs none."""
+  workdir = path.parent.parent
+  try:
+    sweep = workdir_lib.load_config(workdir).get('sweep')
+  except (OSError, workdir_lib.WorkdirError):
+    return {}
+  if not sweep or path != tally.run_folder(workdir, path.name):
+    return {}
+  config = workdir_lib.load_config(path)
+  return {field: grid.get(config, field) for field in grid.leaves(sweep)}
+
+
+def _differences(values, all_values):
+  """The values that not all have; all of them where there is but one run."""
+  alone = len(all_values) == 1
+  return ', '.join(
+      f'{field.rpartition(".")[-1]}={_short(value)}'
+      for field, value in values.items()
+      if alone or any(other.get(field) != value for other in all_values)
+  )
+
+
+def _short(value):
+  return f'{value:g}' if isinstance(value, float) else str(value)
 
 
 def _name(path, taken):
