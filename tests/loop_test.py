@@ -18,7 +18,6 @@ from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
-from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import workdir as workdir_lib
 from tests import looping
 from tests import tiny
@@ -38,7 +37,6 @@ def _images(rows, seed):
 
 
 def _experiment(epochs=4, task=None, **fields):
-  task = task or tiny.simclr_task()
   config = config_lib.image_config()
   config.update_from_flattened_dict({
       'data.batch_size': 16,
@@ -59,10 +57,10 @@ def _experiment(epochs=4, task=None, **fields):
       test=_images(30, 2),
       steps_per_epoch=_STEPS_PER_EPOCH,
       total_steps=_STEPS_PER_EPOCH * epochs,
-      task=task,
+      task=task or tiny.simclr_task(),
       learning_rate=schedule,
-      optimizer=optimizer_lib.create(config.optimizer, schedule),
-      create_task=lambda config, **_: task,
+      optimizer=optax.adam(schedule),
+      make_parts=lambda *_: {},
   )
 
 

@@ -100,6 +100,7 @@ def prepare(config, **unused):
       task=_task(),
       learning_rate=schedule,
       optimizer=optax.sgd(schedule, momentum=0.9),
+      make_parts=lambda *_: {},
   )
 
 

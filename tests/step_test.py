@@ -14,9 +14,12 @@ import numpy as np
 import optax
 
 import hcl_jax
+from hcl_jax import data
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import grid
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from tests import tiny
@@ -217,6 +220,34 @@ class KnobsTest(absltest.TestCase):
         params, _ = self._run(*other, as_arguments=True, chunk=chunk)
         with self.assertRaises(AssertionError):
           chex.assert_trees_all_close(params, expected[0], atol=1e-4)
+
+
+  def test_runs_that_differ_in_knobs_have_one_program(self):
+    batch = tiny.batch(2 * jax.local_device_count())
+    rows = step_lib.split_rows(batch, jax.local_device_count())
+    images = data.Images(batch['image'], batch['label'])
+
+    def program(**fields):
+      config = config_lib.image_config()
+      config.update_from_flattened_dict({
+          'model.name': 'small', 'augment.size': 4, 'augment.blur': 0.0,
+          **fields,
+      })  # fmt: skip
+      experiment = experiment_lib.Experiment(
+          config, images, images, images, 1, 2,
+          **experiment_lib.parts_of(config, 2, 1),
+      )  # fmt: skip
+      with jax.numpy_dtype_promotion('standard'):
+        mapped = step_lib._map_step_of_knobs(
+            lambda knobs: experiment.with_knobs(knobs).rules(), None
+        )
+        state = jax.eval_shape(experiment.create_state)
+        return mapped.lower(grid.knobs(config), state, rows).as_text()
+
+    first = program()
+    knobs = {'seed': 7, 'loss.beta': 0.0, 'loss.tau_plus': 0.0}
+    self.assertEqual(program(**knobs), first)
+    self.assertNotEqual(program(**{'loss.temperature': 0.1}), first)
 
 
 class LoweringTest(parameterized.TestCase):

@@ -24,6 +24,31 @@ from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 
+def parts_of(
+    config: ml_collections.ConfigDict, total_steps: int, steps_per_epoch: int
+) -> dict[str, Any]:
+  """The parts of an experiment that numbers which may be traced enter.
+
+  Args:
+    config: the whole configuration.
+    total_steps: length of the run.
+    steps_per_epoch: steps of an epoch.
+
+  Returns:
+    ``task``, ``learning_rate`` and ``optimizer``.
+  """
+  schedule = optimizer_lib.learning_rate(
+      config.optimizer, total_steps, steps_per_epoch
+  )
+  return {
+      'task': image_tasks.create(
+          config, total_steps=total_steps, steps_per_epoch=steps_per_epoch
+      ),
+      'learning_rate': schedule,
+      'optimizer': optimizer_lib.create(config.optimizer, schedule),
+  }
+
+
 class Experiment(NamedTuple):
   """All that a run on images needs; making one has checked all that can be.
 
@@ -37,7 +62,7 @@ class Experiment(NamedTuple):
     task: model, views and loss.
     learning_rate: by step.
     optimizer: with that learning rate.
-    create_task: makes a task of a configuration, whose numbers may be traced.
+    make_parts: as :func:`parts_of`, makes some of the parts anew.
   """
 
   config: ml_collections.ConfigDict
@@ -49,7 +74,7 @@ class Experiment(NamedTuple):
   task: task_lib.Task
   learning_rate: optax.Schedule
   optimizer: optax.GradientTransformation
-  create_task: Callable[..., task_lib.Task] = image_tasks.create
+  make_parts: Callable[..., dict[str, Any]] = parts_of
 
   unit = 'images'
 
@@ -82,14 +107,9 @@ class Experiment(NamedTuple):
 
   def with_knobs(self, knobs: step_lib.Knobs) -> 'Experiment':
     """The experiment with other, perhaps traced, values of some fields."""
-    return self._replace(
-        **_made_of(
-            grid.with_values(self.config, knobs),
-            self.total_steps,
-            self.steps_per_epoch,
-            self.create_task,
-        )
-    )
+    config = grid.with_values(self.config, knobs)
+    parts = self.make_parts(config, self.total_steps, self.steps_per_epoch)
+    return self._replace(config=config, **parts)
 
   def batches(
       self, first_step: int, num_steps: int
@@ -156,30 +176,14 @@ def prepare(
   total = config.train.steps or config.train.epochs * per_epoch
   limits.check_labels(config, {name: x.labels for name, x in splits.items()})
   return Experiment(
+      config=config,
       train=train,
       bank=splits[config.data.bank_split],
       test=splits[config.data.test_split],
       steps_per_epoch=per_epoch,
       total_steps=total,
-      **_made_of(config, total, per_epoch),
+      **parts_of(config, total, per_epoch),
   )
-
-
-def _made_of(
-    config, total_steps, steps_per_epoch, create_task=image_tasks.create
-) -> dict[str, Any]:
-  """What numbers of a configuration, which may be traced, enter."""
-  schedule = optimizer_lib.learning_rate(
-      config.optimizer, total_steps, steps_per_epoch
-  )
-  return {
-      'config': config,
-      'task': create_task(
-          config, total_steps=total_steps, steps_per_epoch=steps_per_epoch
-      ),
-      'learning_rate': schedule,
-      'optimizer': optimizer_lib.create(config.optimizer, schedule),
-  }
 
 
 def _load(data) -> dict[str, data_lib.Images]:
