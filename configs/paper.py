@@ -25,11 +25,12 @@ full is the paper's scale, for an accelerator: a ResNet-50 (MoCo: a ResNet-18),
 was not run by us.
 
 small, the default, is for a CPU: the small encoder (0.6 M parameters), crops of
-24 pixels, batches of 128, Adam at 1e-3 with a cosine, and about 200,000 images
-on every set; images are read out at 32 pixels, on CIFAR-10 with the labels of
-10,000 of them. Encoder, crop, batch and rate were chosen on the standard loss
-alone, as RESULTS.md tells, which also says which of these sweeps were run and
-what came of them.
+24 pixels, batches of 128, Adam at 1e-3 with a cosine (MoCo: its own SGD), and
+epochs that make about 200,000 images of each of the sets of RESULTS.md, some of
+which are parts of what can be downloaded. Images are read out at 32 pixels, on
+CIFAR-10 with the labels of 10,000 of them. Encoder, crop, batch and rate were
+chosen on the standard loss alone, as RESULTS.md tells, which also says which of
+these sweeps were run and what came of them.
 """
 
 from typing import NamedTuple
@@ -39,7 +40,7 @@ from hcl_jax.training import config as config_lib
 _SEEDS = (0, 1, 2)
 _BETAS = (0.0, 0.5, 1.0, 2.0, 6.0)
 _BATCHES = (16, 32, 64, 128, 256)
-_KNN_TIMES = 5  # in a run
+_KNN_TIMES = 5  # in a small run
 
 
 class _Images(NamedTuple):
@@ -51,7 +52,7 @@ class _Images(NamedTuple):
     epochs: of a small run.
     labelled: images that a small run is read out with.
     train_split: of a full run; the labelled images are that of a small one.
-    test_split: of a full run.
+    test_split: images with labels to score on.
     crop: pixels, of a full run.
   """
 
@@ -117,6 +118,7 @@ def get_config(argument='methods_cifar10'):
     config = config_lib.image_config()
     config.loss.tau_plus = _IMAGES[data_set].tau_plus
   config.data.name = data_set
+  config.data.test_split = _IMAGES[data_set].test_split
   if scale == 'full':
     _make_full(config, _IMAGES[data_set])
   else:
@@ -138,10 +140,8 @@ def _mix_hardest(config):
 
 def _make_full(config, images):
   config.data.train_split = images.train_split
-  config.data.test_split = images.test_split
   config.augment.size = images.crop
   config.augment.blur_kernel = images.crop // 20 * 2 + 1  # a tenth, odd
-  _set_length(config, config.train.epochs)
 
 
 def _make_small(config, images):
@@ -154,12 +154,8 @@ def _make_small(config, images):
   if config.task == 'moco':
     config.moco.queue_size = 4096
     config.moco.momentum = 0.99
-  _set_length(config, images.epochs)
-
-
-def _set_length(config, epochs):
-  config.train.epochs = epochs
-  every = epochs / _KNN_TIMES
+  config.train.epochs = images.epochs
+  every = images.epochs / _KNN_TIMES
   config.train.checkpoint_every_epochs = every
   config.evaluate.knn_every_epochs = every
 

@@ -28,9 +28,12 @@ class SharedTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     folder = self.enter_context(tempfile.TemporaryDirectory())
-    self.folder = pathlib.Path(folder) / 'compiled'
+    self.workdir = pathlib.Path(folder)
     self.enter_context(mock.patch.dict(os.environ))
     os.environ.pop(_VARIABLE, None)
+    given = jax.config.jax_compilation_cache_dir
+    self.addCleanup(jax.config.update, 'jax_compilation_cache_dir', given)
+    jax.config.update('jax_compilation_cache_dir', None)
     # However quick it was to compile.
     self.enter_context(
         mock.patch.dict(
@@ -40,7 +43,7 @@ class SharedTest(absltest.TestCase):
     )
 
   def test_processes_share_and_nothing_is_left(self):
-    with compilation.shared(self.folder):
+    with compilation.shared(self.workdir):
       outputs = [
           subprocess.run(
               [sys.executable, '-c', _CHILD],
@@ -52,29 +55,33 @@ class SharedTest(absltest.TestCase):
       ]
     self.assertNotIn('cache_hits', outputs[0])
     self.assertIn('cache_hits', outputs[1])
-    self.assertFalse(self.folder.exists())
-    self.assertNotIn(_VARIABLE, os.environ)
-    self.assertIsNone(jax.config.jax_compilation_cache_dir)
+    self._assert_as_before()
 
   def test_this_process_shares_too(self):
-    with compilation.shared(self.folder):
+    with compilation.shared(self.workdir):
       jax.jit(lambda x: jnp.cos(x) + 2)(1.0)
-      self.assertNotEmpty(list(self.folder.iterdir()))
+      self.assertNotEmpty(list(self.workdir.glob('.compiled_*/*')))
 
-  def test_stays_after_an_error(self):
-    with self.assertRaises(KeyError), compilation.shared(self.folder):
-      self.folder.mkdir()
+  def test_an_error_and_a_death_leave_nothing(self):
+    left = self.workdir / '.compiled_left'
+    left.mkdir()
+    with self.assertRaises(KeyError), compilation.shared(self.workdir):
+      self.assertFalse(left.exists())
       raise KeyError
-    self.assertTrue(self.folder.exists())
-    self.assertNotIn(_VARIABLE, os.environ)
+    self._assert_as_before()
 
-  def test_a_folder_of_the_user_is_kept(self):
-    theirs = str(self.folder.parent)
+  def test_a_folder_of_the_user_is_taken(self):
+    theirs = str(self.workdir / 'theirs')
     jax.config.update('jax_compilation_cache_dir', theirs)
-    self.addCleanup(jax.config.update, 'jax_compilation_cache_dir', None)
-    with compilation.shared(self.folder):
+    with compilation.shared(self.workdir):
       self.assertEqual(jax.config.jax_compilation_cache_dir, theirs)
-    self.assertTrue(self.folder.parent.exists())
+      self.assertNotIn(_VARIABLE, os.environ)
+      self.assertEmpty(list(self.workdir.iterdir()))
+
+  def _assert_as_before(self):
+    self.assertEmpty(list(self.workdir.iterdir()))
+    self.assertNotIn(_VARIABLE, os.environ)
+    self.assertIsNone(jax.config.jax_compilation_cache_dir)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looking inside runs: samples of images, graphs and sentences, the report."""
 
+import shutil
 from unittest import mock
 
 from absl.testing import absltest
@@ -292,6 +293,12 @@ class NamesTest(looping.LoopTest):
     self.assertEqual(runs, dict(zip(('beta=0', 'beta=1'), paths, strict=True)))
     runs = inspection.single_runs(paths[1:])
     self.assertEqual(list(runs), ['beta=1, seed=0'])
+    other = root.parent / 'other'
+    shutil.copytree(root, other)
+    runs = inspection.single_runs([*paths, other / 'members/0002'])
+    self.assertEqual(
+        list(runs), ['run: beta=0', 'run: beta=1', 'other: beta=1']
+    )
 
   def test_a_comparison_is_several_runs(self):
     config = config_lib.image_config()

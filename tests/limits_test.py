@@ -119,6 +119,15 @@ class PaperTest(parameterized.TestCase):
     self.assertEqual(full.model, config_lib.image_config().model)
     self.assertLess(small.train.epochs, full.train.epochs)
 
+  def test_images_are_evaluated_at_their_size(self):
+    config = _get_config('paper')('methods_stl10')
+    encoder = image_tasks.create_encoder(config)
+    images = np.zeros((2, 96, 96, 3), np.uint8)
+    self.assertEqual(encoder.normalize(images).shape, (2, 32, 32, 3))
+    config.evaluate.image_size = 0
+    encoder = image_tasks.create_encoder(config)
+    self.assertEqual(encoder.normalize(images).shape, images.shape)
+
   @parameterized.parameters('', 'hardnes', 'hardness,large')
   def test_unknown_experiments_are_refused(self, argument):
     with self.assertRaisesRegex(ValueError, 'EXPERIMENT,full with one of'):

@@ -187,6 +187,7 @@ class StateTest(parameterized.TestCase):
     )
     chex.assert_trees_all_close(second.ema_params, expected, atol=1e-6)
 
+
 class KnobsTest(absltest.TestCase):
 
   def _run(self, seed, beta, *, as_arguments, chunk=None):
@@ -201,7 +202,7 @@ class KnobsTest(absltest.TestCase):
       take = step_lib.make_step(rules, knobs=knobs, microbatch_size=chunk)
     else:
       take = step_lib.make_step(rules(knobs), microbatch_size=chunk)
-    plain = rules(knobs)
+    plain = rules(knobs | {'seed': 0})
     with jax.numpy_dtype_promotion('standard'):
       state = plain.create_state(tiny.batch(2))
       state = jax.device_put(state, state_lib.replicated())
@@ -221,7 +222,6 @@ class KnobsTest(absltest.TestCase):
         with self.assertRaises(AssertionError):
           chex.assert_trees_all_close(params, expected[0], atol=1e-4)
 
-
   def test_runs_that_differ_in_knobs_have_one_program(self):
     batch = tiny.batch(2 * jax.local_device_count())
     rows = step_lib.split_rows(batch, jax.local_device_count())
@@ -231,6 +231,7 @@ class KnobsTest(absltest.TestCase):
       config = config_lib.image_config()
       config.update_from_flattened_dict({
           'model.name': 'small', 'augment.size': 4, 'augment.blur': 0.0,
+          'optimizer.schedule': 'cosine',
           **fields,
       })  # fmt: skip
       experiment = experiment_lib.Experiment(
@@ -245,7 +246,10 @@ class KnobsTest(absltest.TestCase):
         return mapped.lower(grid.knobs(config), state, rows).as_text()
 
     first = program()
-    knobs = {'seed': 7, 'loss.beta': 0.0, 'loss.tau_plus': 0.0}
+    knobs = {
+        'seed': 7, 'loss.beta': 0.0, 'loss.tau_plus': 0.0,
+        'optimizer.learning_rate': 0.1, 'optimizer.b2': 0.9,
+    }  # fmt: skip
     self.assertEqual(program(**knobs), first)
     self.assertNotEqual(program(**{'loss.temperature': 0.1}), first)
 

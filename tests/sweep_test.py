@@ -381,10 +381,11 @@ class RunTest(_SweepTestCase):
       sweeping.Sweep(_config(**fields), {'seed': (0,)})
 
   def test_images_go_through_the_loop(self):
-    runs = []
+    runs, shared = [], []
 
     def train(experiment, workdir, label):
       runs.append((experiment.loss.beta, workdir.name, label))
+      shared.append(jax.config.jax_compilation_cache_dir)
       return {'knn/top1': 0.5 + experiment.loss.beta / 4}
 
     with (
@@ -399,6 +400,8 @@ class RunTest(_SweepTestCase):
         runs, [(0.0, '0000', 'loss.beta=0.0'), (1.0, '0001', 'loss.beta=1.0')]
     )
     self.assertIn('| 1.0 | 1 | 75.00 |', tally.markdown())
+    self.assertIsNotNone(shared[0])
+    self.assertEqual(shared[0], shared[1])
 
   def test_the_word_on_a_member_has_its_accuracies(self):
     member = grid.Member(0, {'seed': 1}, config_lib.image_config())

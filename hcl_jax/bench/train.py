@@ -6,7 +6,8 @@
 
 Parts are timed alone: reading a batch, augmenting its two views, and the loss
 with its gradient over all devices. With --plain_convolutions the step is also
-timed without what we do about convolutions on a CPU.
+timed without convolutions as products, which they are on a CPU where that is
+faster; the options of the compiler stay.
 """
 
 import importlib.util
@@ -32,7 +33,7 @@ _LOSS_BATCH = flags.DEFINE_integer(
 )
 _PLAIN = flags.DEFINE_bool(
     'plain_convolutions', False,
-    'Time the step with the convolutions of XLA as they are, too.',
+    'Time the step with no convolution turned into a product, too.',
 )  # fmt: skip
 _TORCH = flags.DEFINE_bool('torch', True, 'Run torch too, where installed.')
 _NOTES = """\

@@ -77,9 +77,12 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-  """Functions traced here for the first time have convolutions as XLA does.
+  """In functions first traced here, no convolution is turned into a product.
 
   To compare with; ``jit`` of a function that was traced before remembers it.
+
+  Yields:
+    Nothing.
   """
   token = _plain.set(True)
   try:

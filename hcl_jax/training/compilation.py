@@ -6,49 +6,58 @@ import contextlib
 import os
 import pathlib
 import shutil
+import tempfile
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-_SETTINGS = {
-    'jax_compilation_cache_dir': None,  # the folder
-    'jax_persistent_cache_min_compile_time_secs': 0.2,
-}
+_PREFIX = '.compiled_'
+_FOLDER = 'jax_compilation_cache_dir'
+_SETTINGS = {'jax_persistent_cache_min_compile_time_secs': 0.2}
 
 
 @contextlib.contextmanager
-def shared(folder: pathlib.Path) -> Iterator[None]:
+def shared(workdir: pathlib.Path) -> Iterator[None]:
   """Keeps programs in a folder, for this process and those that it starts.
 
   Runs that differ in nothing but knobs, which are arguments of their steps,
-  then compile once. The folder is gone at the end, and stays where that is an
-  error, for a sweep that is continued.
+  then find what another one has compiled.
 
   Args:
-    folder: of the programs; not used where JAX has been given one before.
+    workdir: where the folder is made, and removed at the end; claimed before.
+      Nothing is done where JAX has been given a folder already.
+
+  Yields:
+    Nothing.
   """
-  if jax.config.jax_compilation_cache_dir is not None:
+  if getattr(jax.config, _FOLDER) is not None:
     yield
     return
-  settings = _SETTINGS | {'jax_compilation_cache_dir': str(folder.absolute())}
-  before = {name: getattr(jax.config, name) for name in settings}
-  environment = {name.upper(): str(x) for name, x in settings.items()}
-  inherited = {name: os.environ.get(name) for name in environment}
-  os.environ.update(environment)
-  _configure(settings)
-  try:
+  for left in workdir.glob(f'{_PREFIX}*'):  # by a process that was killed
+    shutil.rmtree(left, ignore_errors=True)
+  with contextlib.ExitStack() as stack:
+    folder = stack.enter_context(
+        tempfile.TemporaryDirectory(
+            prefix=_PREFIX, dir=workdir.absolute(), ignore_cleanup_errors=True
+        )
+    )
+    settings = {**_SETTINGS, _FOLDER: folder}
+    stack.callback(_configure, {name: getattr(jax.config, name)
+                                for name in settings})  # fmt: skip
+    stack.callback(_restore_environment, dict(os.environ))
+    _configure(settings)
+    os.environ.update({name.upper(): str(x) for name, x in settings.items()})
     yield
-  finally:
-    _configure(before)
-    for name, value in inherited.items():
-      if value is None:
-        del os.environ[name]
-      else:
-        os.environ[name] = value
-  shutil.rmtree(folder, ignore_errors=True)
 
 
 def _configure(settings):
   for name, value in settings.items():
     jax.config.update(name, value)
   compilation_cache.reset_cache()  # JAX looks at the folder only once.
+
+
+def _restore_environment(before):
+  for name in (_FOLDER.upper(), *map(str.upper, _SETTINGS)):
+    os.environ.pop(name, None)
+    if name in before:
+      os.environ[name] = before[name]

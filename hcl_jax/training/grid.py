@@ -16,8 +16,8 @@ from hcl_jax.training import limits
 
 PREFIX = '--sweep.'
 
-# Members that differ in nothing else share what they compile, and those on
-# graphs are trained together.
+# Members on graphs that differ in nothing else are trained together, and those
+# on images share what they compile.
 TRACED = (
     'seed',
     'loss.beta',

@@ -179,13 +179,12 @@ def single_runs(
     config_lib.fill_defaults(config)
     variants = config.get('compare')
     paths += [workdir / x for x in variants] if variants else [workdir]
-  values = {path: swept for path in paths if (swept := _swept_values(path))}
+  names = _member_names(paths)
   runs = {}
   for path in paths:
     if path in runs.values():
       raise ValueError(f'--workdir has {path} twice.')
-    name = _differences(values.get(path, {}), list(values.values()))
-    runs[name if name and name not in runs else _name(path, runs)] = path
+    runs[names.get(path) or _name(path, runs)] = path
   return runs
 
 
@@ -299,6 +298,18 @@ def sample_sentences(
       item_names=None,
       negatives=Negatives(None, scores, where, rows, rows),
   )
+
+
+def _member_names(paths):
+  """Names of the members of sweeps among runs."""
+  values = {path: swept for path in paths if (swept := _swept_values(path))}
+  names = {
+      path: _differences(swept, list(values.values()))
+      for path, swept in values.items()
+  }
+  if len(set(names.values())) == len(names):
+    return names
+  return {path: f'{path.parts[-3]}: {name}' for path, name in names.items()}
 
 
 def _swept_values(path):

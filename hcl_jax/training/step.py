@@ -86,7 +86,8 @@ def make_step(
     rules: task, optimizer and seed, or the function that makes them of
       ``knobs``.
     knobs: numbers that are arguments of the compiled program, so that runs
-      which differ in nothing else share it; None where ``rules`` take none.
+      which differ in nothing else have the same one (but constants of it with
+      ``microbatch_size``); None where ``rules`` take none.
     microbatch_size: rows of a device that are embedded at a time, a divisor of
       them; None for all at once. The gradient is that of the whole batch,
       except that BatchNorm takes its statistics from a chunk.

@@ -119,8 +119,9 @@ class Sweep:
           self._run_group(group, tally, leave_if_asked)
         else:
           alone += group
-      with compilation.shared(pathlib.Path(workdir) / 'compiled'):
-        self._run_alone(alone, tally, leave_if_asked)
+      if alone:
+        with compilation.shared(pathlib.Path(workdir)):
+          self._run_alone(alone, tally, leave_if_asked)
     tally.write()
     return tally
 
