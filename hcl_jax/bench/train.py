@@ -2,7 +2,8 @@
 """Times the train step beside its parts, and beside torch's.
 
   python -m hcl_jax.bench train --networks=resnet18 --step_batch=64
-  python -m hcl_jax.bench train --networks=resnet10 --plain_convolutions
+  python -m hcl_jax.bench train --networks=resnet10 --stem=strided \\
+      --plain_convolutions
 
 Parts are timed alone: reading a batch, augmenting its two views, and the loss
 with its gradient over all devices. With --plain_convolutions the step is also
