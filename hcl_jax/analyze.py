@@ -8,10 +8,11 @@ DIR/analysis, or the folder, gets figures as PNG and SVG and one page,
 report.html, which needs nothing else. Of runs it has their scores and curves,
 similarities of pairs, the hardest negatives, and a panel in which beta can be
 dragged; a run that compares variants counts as several. Of sweeps it has the
-score against beta, or against the first other number that was swept, with a
-panel for each data set, mean and deviation over seeds of every setting, also in
-table.md, and of runs that were scored on the way their curves and when these
-reach what the baseline ends with; several sweeps are joined.
+score against beta, or against the first other number that was swept, or
+against --axis=data.batch_size, say, with a panel for each data set, mean and
+deviation over seeds of every setting, also in table.md, and of runs that were
+scored on the way their curves and when these reach what the baseline ends with;
+several sweeps are joined.
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,11 @@ _OUTPUT = flags.DEFINE_string(
 _SCORE = flags.DEFINE_string(
     'score', None,
     'Of sweeps, a column of results.csv; by default the first accuracy.',
+)  # fmt: skip
+_AXIS = flags.DEFINE_string(
+    'axis', None,
+    'Of sweeps, the field of numbers to draw and tabulate the score against; '
+    'by default loss.beta or else the first that was swept.',
 )  # fmt: skip
 _DATA_DIR = flags.DEFINE_string(
     'data_dir', None,
@@ -90,8 +96,8 @@ def analyze_sweeps(
 
   results = results_lib.read(workdirs)
   score = choose_score(results)
+  written = sweep_report.SweepReport(results, score, output, _AXIS.value)
   output.mkdir(parents=True, exist_ok=True)
-  written = sweep_report.SweepReport(results, score, output)
   page = report.page(
       f'Sweep: {score}', ', '.join(map(str, workdirs)), written.sections()
   )

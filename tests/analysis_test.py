@@ -81,6 +81,20 @@ class RepeatsTest(parameterized.TestCase):
     if not axis:
       self.assertEqual(repeats.ticks, [''])
 
+  def test_another_axis_can_be_asked_for(self):
+    fields = _columns(
+        data__batch_size=(16, 128), loss__beta=(0.0, 1.0), seed=(0, 1)
+    )
+    scores = np.arange(8) / 8
+    repeats = analysis.group_repeats(fields, scores, axis='data.batch_size')
+    self.assertEqual(repeats.axis, 'data.batch_size')
+    self.assertEqual(repeats.ticks, ['16', '128'])
+    self.assertEqual(repeats.series, ['β = 0', 'β = 1'])
+    np.testing.assert_array_equal(repeats.scores[0][1][0], scores[2:4])
+    for axis in ('seed', 'loss.tau_plus'):
+      with self.assertRaisesRegex(ValueError, 'data.batch_size or loss.beta'):
+        analysis.group_repeats(fields, scores, axis=axis)
+
   def test_what_differs_between_data_sets_only_tells_nothing_apart(self):
     fields = {
         'data.name': ['a', 'a', 'b', 'b'],
@@ -452,6 +466,9 @@ class CommandTest(_FolderTestCase):
     done = self._run(both)
     self.assertEqual(done.returncode, 2)
     self.assertIn('--output=FOLDER is needed', done.stderr)
+    done = self._run(f'--workdir={one}', '--axis=model.width')
+    self.assertEqual(done.returncode, 2)
+    self.assertIn('axis must be a number that runs differ in', done.stderr)
     done = self._run(f'--workdir={one}', '--score=knn/top1')
     self.assertEqual(done.returncode, 2)
     self.assertIn('must be one of svm/accuracy; got knn/top1', done.stderr)

@@ -39,7 +39,10 @@ class Repeats(NamedTuple):
 
 
 def group_repeats(
-    fields: Mapping[str, Sequence[Any]], scores: Sequence[float]
+    fields: Mapping[str, Sequence[Any]],
+    scores: Sequence[float],
+    *,
+    axis: str | None = None,
 ) -> Repeats:
   """Groups runs by what they differ in.
 
@@ -52,6 +55,7 @@ def group_repeats(
   Args:
     fields: values of all runs, by the name of the field.
     scores: of all runs, NaN where a run has none.
+    axis: name of a field of numbers that runs differ in, to have another axis.
 
   Returns:
     The scores of the repeats.
@@ -59,7 +63,7 @@ def group_repeats(
   blank = [''] * len(scores)
   panel_of = list(map(str, fields.get(_PANEL, blank)))
   names = _telling(fields, panel_of)
-  axis = _choose_axis(fields, names)
+  axis = _choose_axis(fields, names, axis)
   others = [name for name in names if name != axis]
   series_of = _labels(_comparable(fields, panel_of), others, scores)
   place_of = fields[axis] if axis else blank
@@ -193,9 +197,14 @@ def _labels(fields, names, runs):
   ]
 
 
-def _choose_axis(fields, names):
+def _choose_axis(fields, names, wanted):
   numeric = [name for name in names if all(map(_is_number, fields[name]))]
-  return _AXIS if _AXIS in numeric else next(iter(numeric), '')
+  if wanted and wanted not in numeric:
+    raise ValueError(
+        'axis must be a number that runs differ in: '
+        f'{" or ".join(numeric) or "there is none"}; got {wanted!r}.'
+    )
+  return wanted or (_AXIS if _AXIS in numeric else next(iter(numeric), ''))
 
 
 def _is_number(value):

@@ -24,13 +24,18 @@ class SweepReport:
     results: of all members.
     score: name of the score to show.
     output: folder for the figures and tables.
+    axis: of :func:`hcl_jax.analysis.group_repeats`.
   """
 
   def __init__(
-      self, results: results_lib.Results, score: str, output: pathlib.Path
+      self,
+      results: results_lib.Results,
+      score: str,
+      output: pathlib.Path,
+      axis: str | None = None,
   ):
     self._repeats = analysis.group_repeats(
-        results.fields, results.scores[score]
+        results.fields, results.scores[score], axis=axis
     )
     self._curves = analysis.group_curves(results.fields, results.curves)
     self._curve_score = results.curve_score
