@@ -119,6 +119,15 @@ class PaperTest(parameterized.TestCase):
     self.assertEqual(full.model, config_lib.image_config().model)
     self.assertLess(small.train.epochs, full.train.epochs)
 
+  def test_mocos_small_queue_outlasts_an_epoch(self):
+    config = _get_config('paper')('moco')
+    self.assertEqual(config.data.train_split, 'train[:10000]')
+    self.assertGreater(config.moco.queue_size, 10_000)
+    of_all = _get_config('paper')('methods_cifar10')
+    self.assertEqual(
+        config.train.epochs * 10_000, of_all.train.epochs * 50_000
+    )
+
   def test_images_are_evaluated_at_their_size(self):
     config = _get_config('paper')('methods_stl10')
     encoder = image_tasks.create_encoder(config)
