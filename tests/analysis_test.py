@@ -105,6 +105,29 @@ class RepeatsTest(parameterized.TestCase):
     self.assertEqual((repeats.axis, repeats.series), ('τ⁺', ['']))
     self.assertEqual(repeats.ticks, ['0', '0.01', '0.1'])
 
+  def test_numbers_that_change_together_are_told_by_the_first(self):
+    fields = {
+        'loss.beta': [0.0, 1.0, 0.0, 1.0],
+        'loss.tau_plus': [0.0, 0.1, 0.0, 0.1],
+        'mochi.num_hardest': [0, 0, 800, 800],
+        'mochi.num_mixed': [0, 0, 100, 100],
+        'train.epochs': [9, 9, 20, 20],
+    }
+    repeats = analysis.group_repeats(fields, np.ones(4))
+    self.assertEqual(
+        repeats.series,
+        ['τ⁺ = 0, num_hardest = 0, epochs = 9',
+         'τ⁺ = 0.1, num_hardest = 0, epochs = 9',
+         'τ⁺ = 0, num_hardest = 800, epochs = 20',
+         'τ⁺ = 0.1, num_hardest = 800, epochs = 20'],
+    )  # fmt: skip
+    fields['mochi.num_mixed'][-1] = 50
+    repeats = analysis.group_repeats(fields, np.ones(4))
+    self.assertContainsSubset(
+        ['τ⁺ = 0.1, num_hardest = 800, num_mixed = 50, epochs = 20'],
+        repeats.series,
+    )
+
   def test_a_number_of_each_data_set_is_told_as_more_than_0(self):
     fields = {
         'data.name': ['a'] * 4 + ['b'] * 4,

@@ -191,10 +191,33 @@ def _telling(fields, panel_of):
 
 
 def _labels(fields, names, runs):
+  names = _without_echoes(fields, names)
   return [
       ', '.join(_label(name, fields[name][i]) for name in names)
       for i in range(len(runs))
   ]
+
+
+def _without_echoes(fields, names):
+  """Names without those that change only with an earlier one of their section.
+
+  One number of a method that has several then stands for all of them; beta and
+  tau_plus are always told.
+  """
+  kept = []
+  for name in names:
+    echoes = (
+        other.rpartition('.')[0] == name.rpartition('.')[0]
+        and _change_together(fields[other], fields[name])
+        for other in kept
+    )
+    if name in _SYMBOLS or not any(echoes):
+      kept.append(name)
+  return kept
+
+
+def _change_together(x, y):
+  return len(set(x)) == len(set(y)) == len(set(zip(x, y, strict=True)))
 
 
 def _choose_axis(fields, names, wanted):
