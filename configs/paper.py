@@ -25,12 +25,12 @@ full is the paper's scale, for an accelerator: a ResNet-50 (MoCo: a ResNet-18),
 was not run by us.
 
 small, the default, is for a CPU: the small encoder (0.6 M parameters), crops of
-24 pixels, batches of 128, Adam at 1e-3 with a cosine (MoCo: its own SGD), and
-epochs that make about 200,000 images of each of the sets of RESULTS.md, some of
-which are parts of what can be downloaded. Images are read out at 32 pixels, on
-CIFAR-10 with the labels of 10,000 of them. Encoder, crop, batch and rate were
-chosen on the standard loss alone, as RESULTS.md tells, which also says which of
-these sweeps were run and what came of them.
+24 pixels, batches of 128, Adam at 1e-3 with a cosine, and epochs that make
+about 200,000 images of each of the sets of RESULTS.md, some of which are parts
+of what can be downloaded. MoCo has 10,000 of CIFAR-10's images and 12,800 keys.
+Images are read out at 32 pixels, on CIFAR-10 with the labels of 10,000 of them.
+Encoder, crop, batch and rate were chosen on the standard loss alone, as
+RESULTS.md tells, which also has what came of these sweeps.
 """
 
 from typing import NamedTuple
@@ -145,26 +145,29 @@ def _make_full(config, images):
 
 
 def _make_small(config, images):
+  config.train.epochs = images.epochs
+  if config.task == 'moco':
+    _make_moco_small(config)
   config.model.name = 'small'
   config.data.batch_size = 128
   config.data.bank_split = images.labelled
   config.augment.size = 24
   config.evaluate.image_size = 32
   config.optimizer.schedule = 'cosine'
-  config.train.epochs = images.epochs
-  if config.task == 'moco':
-    _make_moco_small(config)
   every = config.train.epochs / _KNN_TIMES
   config.train.checkpoint_every_epochs = every
   config.evaluate.knn_every_epochs = every
 
 
 def _make_moco_small(config):
-  """A queue that outlasts an epoch, as the paper's does.
+  """The rate and readout of the others, and a queue that outlasts an epoch.
 
-  Its 65,536 keys of 50,000 images hold older keys of the query's own image,
-  which is what there is to mask. So do 12,800 keys of 10,000 images.
+  The paper's 65,536 keys of 50,000 images hold older keys of the query's own
+  image, which is what there is to mask. So do 12,800 keys of 10,000 images.
   """
+  of_images = config_lib.image_config()
+  config.optimizer.update(of_images.optimizer)
+  config.evaluate.update(of_images.evaluate)
   config.data.train_split = 'train[:10000]'
   config.train.epochs *= 5
   config.moco.queue_size = 12_800
