@@ -210,6 +210,24 @@ class CurvesTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, 'panels must have at least one'):
       plots.repeated_curves_figure({}, 'knn/top1')
 
+  def test_more_lines_than_colours_have_a_panel_for_each_series(self):
+    fields = _columns(
+        loss__beta=(0.0, 1.0), data__batch_size=(16, 32, 64, 128)
+    )
+    curves = _run_curves(np.arange(8) / 8)
+    panels = analysis.group_curves(fields, curves, axis='data.batch_size')
+    figure = plots.repeated_curves_figure(panels, 'knn/top1')
+    first, second = figure.axes
+    self.assertEqual([x.get_title() for x in figure.axes], ['β = 0', 'β = 1'])
+    self.assertEqual(first.get_ylim(), second.get_ylim())
+    lines = [line.get_ydata()[-1] for line in second.get_lines()]
+    np.testing.assert_allclose(lines, [50, 62.5, 75, 87.5])
+    (legend,) = figure.legends
+    self.assertEqual(
+        [x.get_text() for x in legend.get_texts()],
+        [f'batch_size = {x}' for x in (16, 32, 64, 128)],
+    )
+
 
 class TableTest(absltest.TestCase):
 
@@ -241,6 +259,21 @@ class TableTest(absltest.TestCase):
         '60.00 ± 0.00 |',
     )
     self.assertEndsWith(dd, '| 50.00 ± 0.00 | **52.00 ± 1.41** |')
+
+  def test_one_data_set_has_a_row_for_each_series(self):
+    fields = _columns(
+        data__name=('stl10',), loss__variant=('paper', 'released'),
+        loss__beta=(0.0, 1.0), seed=(0, 1),
+    )  # fmt: skip
+    table = analysis.repeats_table(
+        analysis.group_repeats(fields, np.arange(8) / 10), 'knn/top1'
+    )
+    self.assertEqual(
+        table.splitlines()[2:],
+        ['| stl10 | β = 0 | β = 1 |', '| --- | ---: | ---: |',
+         '| paper | 5.00 ± 7.07 | **25.00 ± 7.07** |',
+         '| released | 45.00 ± 7.07 | **65.00 ± 7.07** |'],
+    )  # fmt: skip
 
   def test_numbers_of_repeats_where_they_differ(self):
     fields = _columns(loss__beta=(0.0, 1.0, 2.0), seed=(0, 1))
@@ -292,6 +325,21 @@ class FigureTest(absltest.TestCase):
     self.assertEqual(
         [x.get_text() for x in legend.get_texts()], ['paper', 'released']
     )
+
+  def test_a_legend_of_long_names_is_not_cut_off(self):
+    fields = _columns(loss__beta=(0.0, 1.0), loss__variant=('x' * 50, 'y' * 50))
+    curves = analysis.group_curves(fields, _run_curves([0.1, 0.2, 0.3, 0.4]))
+    for figure in (
+        plots.repeats_figure(
+            analysis.group_repeats(fields, np.ones(4)), 'knn/top1'
+        ),
+        plots.repeated_curves_figure(curves, 'knn/top1'),
+    ):
+      figure.draw_without_rendering()
+      (legend,) = figure.legends
+      box = legend.get_window_extent()
+      self.assertGreaterEqual(box.x0, 0)
+      self.assertLessEqual(box.x1, figure.bbox.x1)
 
   def test_two_repeats_have_a_mean_and_a_deviation(self):
     figure, repeats = self._draw(1, 2)

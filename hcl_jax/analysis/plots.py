@@ -26,6 +26,7 @@ from hcl_jax.analysis import toy
 _COLUMNS = 4
 _PANEL = (3.0, 2.5)  # inches
 _MARGIN = 0.5  # for the names of the axes and the legend
+_LETTER, _LEGEND_HANDLE = 0.085, 0.6  # inches, of a legend with its spaces
 # Okabe and Ito's colours, which the colour-blind can tell apart; series beyond
 # them have another marker, as there is one marker more.
 _COLORS = (
@@ -71,13 +72,11 @@ def repeats_figure(
   """
   columns = min(_COLUMNS, len(repeats.panels))
   rows = -(-len(repeats.panels) // columns)
+  size = columns * _PANEL[0] + _MARGIN, rows * _PANEL[1] + 2 * _MARGIN
   with matplotlib.rc_context(_STYLE):
     figure = figure_lib.Figure(
-        figsize=(
-            columns * _PANEL[0] + _MARGIN, rows * _PANEL[1] + 2 * _MARGIN
-        ),
-        layout='constrained',
-    )  # fmt: skip
+        figsize=np.maximum(size, _WIDE), layout='constrained'
+    )
     figure.get_layout_engine().set(hspace=0.06, wspace=0.03)
     places = figure.subplots(rows, columns, squeeze=False).ravel()
     for i, axes in enumerate(places):
@@ -93,7 +92,7 @@ def repeats_figure(
           handles=list(map(_sample, range(len(repeats.series)))),
           labels=repeats.series,
           loc='outside upper center',
-          ncols=_COLUMNS,
+          ncols=_legend_columns(figure, repeats.series, _COLUMNS),
           handletextpad=0.2,
       )
   return figure
@@ -308,14 +307,19 @@ def repeated_curves_figure(
   Returns:
     A figure with a panel for each data set and a line for each setting, in a
     band of a standard deviation to each side; where a panel has one baseline,
-    with a broken line at its last score.
+    with a broken line at its last score. If there are more lines than colours,
+    each series has its own panel, of the same scale.
   """
   _refuse_empty('panels', panels)
+  many = max(map(len, panels.values())) > len(_COLORS)
+  if many:
+    panels = repeats_lib.curves_by_series(panels)
   settings = list(dict.fromkeys(x.setting for y in panels.values() for x in y))
   columns = min(2, len(panels))
   rows = -(-len(panels) // columns)
   size = columns * _WIDE[0] * 0.75, rows * _WIDE[1] * 0.85 + 2 * _MARGIN
-  figure, places = _panels(rows, columns, size)
+  size = np.maximum(size, _WIDE)
+  figure, places = _panels(rows, columns, size, sharey=many)
   with matplotlib.rc_context(_STYLE):
     for axes in places[len(panels) :]:
       axes.set_axis_off()
@@ -637,13 +641,20 @@ def _legend_above(figure, axes, labels=None, **options):
         lines_lib.Line2D([], [], color=_color(i), linestyle=_dash(i), lw=2)
         for i in range(len(labels))
     ]
+  labels = named if labels is None else labels
   figure.legend(
       handles=handles,
-      labels=named if labels is None else labels,
+      labels=labels,
       loc='outside upper center',
-      ncols=2,
+      ncols=_legend_columns(figure, labels, 2),
       **options,
   )
+
+
+def _legend_columns(figure, labels, most):
+  """As many as fit beside each other without being cut off."""
+  widest = _LEGEND_HANDLE + _LETTER * max(map(len, labels), default=0)
+  return int(np.clip(figure.get_figwidth() // widest, 1, most))
 
 
 def _draw_histogram(axes, edges, counts, i):

@@ -89,7 +89,9 @@ class Curves(NamedTuple):
   """Scores on the way of runs that differ only in the seed.
 
   Attributes:
-    setting: what they have in common and others have not.
+    setting: what they have in common and others have not: the next two.
+    series: of it, all but the place on the axis.
+    place: that on the axis of :func:`group_repeats`.
     is_baseline: whether beta is 0, and tau_plus where that was swept.
     epochs: at which all of them were scored, rising, ``[n]``.
     scores: ``[repeats, n]``.
@@ -97,6 +99,8 @@ class Curves(NamedTuple):
   """
 
   setting: str
+  series: str
+  place: str
   is_baseline: bool
   epochs: np.ndarray
   scores: np.ndarray
@@ -106,12 +110,15 @@ class Curves(NamedTuple):
 def group_curves(
     fields: Mapping[str, Sequence[Any]],
     curves: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    axis: str | None = None,
 ) -> dict[str, list[Curves]]:
   """Groups the curves of runs by what these differ in.
 
   Args:
     fields: values of all runs, by the name of the field.
     curves: epochs and scores of each run; empty where it has none.
+    axis: as in :func:`group_repeats`.
 
   Returns:
     The curves of each setting, by the name of the data set. Of repeats, the
@@ -120,7 +127,12 @@ def group_curves(
   blank = [''] * len(curves)
   panel_of = list(map(str, fields.get(_PANEL, blank)))
   names = _telling(fields, panel_of)
-  setting_of = _labels(_comparable(fields, panel_of), names, curves)
+  axis = _choose_axis(fields, names, axis)
+  comparable = _comparable(fields, panel_of)
+  others = [name for name in names if name != axis]
+  setting_of = _labels(comparable, names, curves)
+  series_of = _labels(comparable, others, curves)
+  place_of = _labels(comparable, [axis] if axis else [], curves)
   groups = {}
   for i, (epochs, _) in enumerate(curves):
     if len(epochs):
@@ -131,6 +143,8 @@ def group_curves(
     panels.setdefault(panel, []).append(
         Curves(
             setting=setting,
+            series=series_of[rows[0]],
+            place=place_of[rows[0]],
             is_baseline=_is_baseline(fields, names, rows[0]),
             epochs=common,
             scores=np.stack([
@@ -140,6 +154,20 @@ def group_curves(
         )
     )
   return panels
+
+
+def curves_by_series(
+    panels: Mapping[str, Sequence[Curves]],
+) -> dict[str, list[Curves]]:
+  """The same curves, of each data set in a panel for each series."""
+  spread = {}
+  for panel, of_panel in panels.items():
+    for curves in of_panel:
+      parts = [panel if len(panels) > 1 else '', curves.series]
+      name = ', '.join(filter(None, parts)) or panel
+      curves = curves._replace(setting=curves.place or curves.setting)
+      spread.setdefault(name, []).append(curves)
+  return spread
 
 
 def baseline_of(panel: Sequence[Curves]) -> Curves | None:

@@ -14,6 +14,8 @@ from hcl_jax.analysis import repeats as repeats_lib
 def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
   """A row for each data set, a column for each setting, in Markdown.
 
+  Of one data set that has several series, a row for each of these.
+
   Args:
     repeats: the scores, between 0 and 1.
     score: their name.
@@ -43,6 +45,15 @@ def repeats_cells(
 ) -> tuple[list[str], list[list[str]]]:
   """Names of the columns, and the cells of each row; ``**best**`` is bold."""
   alike = len(repeats.counts()) == 1
+  if len(repeats.panels) == 1 and repeats.axis and len(repeats.series) > 1:
+    header = [_setting(repeats.axis, '', tick) for tick in repeats.ticks]
+    lines = [
+        [series, *_row(cells, alike)]
+        for series, cells in zip(
+            repeats.series, repeats.scores[0], strict=True
+        )
+    ]
+    return [repeats.panels[0], *header], lines
   header = [
       _setting(repeats.axis, series, tick)
       for series in repeats.series

@@ -37,7 +37,9 @@ class SweepReport:
     self._repeats = analysis.group_repeats(
         results.fields, results.scores[score], axis=axis
     )
-    self._curves = analysis.group_curves(results.fields, results.curves)
+    self._curves = analysis.group_curves(
+        results.fields, results.curves, axis=axis
+    )
     self._curve_score = results.curve_score
     self._score = score
     self._output = output
