@@ -26,7 +26,8 @@ from hcl_jax.analysis import toy
 _COLUMNS = 4
 _PANEL = (3.0, 2.5)  # inches
 _MARGIN = 0.5  # for the names of the axes and the legend
-_LETTER, _LEGEND_HANDLE = 0.085, 0.6  # inches, of a legend with its spaces
+# Inches, of a legend with its spaces.
+_LETTER, _LEGEND_HANDLE, _LEGEND_LINE = 0.085, 0.6, 0.22
 # Okabe and Ito's colours, which the colour-blind can tell apart; series beyond
 # them have another marker, as there is one marker more.
 _COLORS = (
@@ -92,7 +93,9 @@ def repeats_figure(
           handles=list(map(_sample, range(len(repeats.series)))),
           labels=repeats.series,
           loc='outside upper center',
-          ncols=_legend_columns(figure, repeats.series, _COLUMNS),
+          ncols=_legend_columns(
+              figure.get_figwidth(), repeats.series, _COLUMNS
+          ),
           handletextpad=0.2,
       )
   return figure
@@ -317,9 +320,10 @@ def repeated_curves_figure(
   settings = list(dict.fromkeys(x.setting for y in panels.values() for x in y))
   columns = min(2, len(panels))
   rows = -(-len(panels) // columns)
-  size = columns * _WIDE[0] * 0.75, rows * _WIDE[1] * 0.85 + 2 * _MARGIN
-  size = np.maximum(size, _WIDE)
-  figure, places = _panels(rows, columns, size, sharey=many)
+  width = max(_WIDE[0], columns * _WIDE[0] * 0.75)
+  lines = -(-len(settings) // _legend_columns(width, settings, 2))
+  height = rows * _WIDE[1] * 0.85 + _MARGIN + lines * _LEGEND_LINE
+  figure, places = _panels(rows, columns, (width, height), sharey=many)
   with matplotlib.rc_context(_STYLE):
     for axes in places[len(panels) :]:
       axes.set_axis_off()
@@ -646,15 +650,15 @@ def _legend_above(figure, axes, labels=None, **options):
       handles=handles,
       labels=labels,
       loc='outside upper center',
-      ncols=_legend_columns(figure, labels, 2),
+      ncols=_legend_columns(figure.get_figwidth(), labels, 2),
       **options,
   )
 
 
-def _legend_columns(figure, labels, most):
+def _legend_columns(width, labels, most):
   """As many as fit beside each other without being cut off."""
   widest = _LEGEND_HANDLE + _LETTER * max(map(len, labels), default=0)
-  return int(np.clip(figure.get_figwidth() // widest, 1, most))
+  return int(np.clip(width // widest, 1, most))
 
 
 def _draw_histogram(axes, edges, counts, i):
