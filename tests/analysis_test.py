@@ -121,11 +121,32 @@ class RepeatsTest(parameterized.TestCase):
          'τ⁺ = 0, num_hardest = 800, epochs = 20',
          'τ⁺ = 0.1, num_hardest = 800, epochs = 20'],
     )  # fmt: skip
+    repeats = analysis.group_repeats(
+        fields, np.ones(4), axis='mochi.num_hardest'
+    )
+    self.assertEqual(
+        repeats.series,
+        ['β = 0, τ⁺ = 0, epochs = 9', 'β = 1, τ⁺ = 0.1, epochs = 9',
+         'β = 0, τ⁺ = 0, epochs = 20', 'β = 1, τ⁺ = 0.1, epochs = 20'],
+    )  # fmt: skip
     fields['mochi.num_mixed'][-1] = 50
     repeats = analysis.group_repeats(fields, np.ones(4))
     self.assertContainsSubset(
         ['τ⁺ = 0.1, num_hardest = 800, num_mixed = 50, epochs = 20'],
         repeats.series,
+    )
+
+  def test_words_that_change_together_are_all_told(self):
+    fields = {
+        'optimizer.name': ['sgd', 'adam'],
+        'optimizer.learning_rate': [0.1, 0.001],
+        'optimizer.decay_vectors': [False, True],
+    }
+    repeats = analysis.group_repeats(fields, np.ones(2))
+    self.assertEqual(repeats.axis, 'optimizer.learning_rate')
+    self.assertEqual(
+        repeats.series,
+        ['sgd, decay_vectors = False', 'adam, decay_vectors = True'],
     )
 
   def test_a_number_of_each_data_set_is_told_as_more_than_0(self):
@@ -227,6 +248,22 @@ class CurvesTest(absltest.TestCase):
         [x.get_text() for x in legend.get_texts()],
         [f'batch_size = {x}' for x in (16, 32, 64, 128)],
     )
+
+  def test_series_of_two_data_sets_have_each_their_panels(self):
+    fields = _columns(
+        data__name='ab', loss__variant='pr', loss__beta=(0.0, 1.0, 2.0, 6.0)
+    )
+    curves = _run_curves([0.1] * 8 + [0.9] * 8)
+    figure = plots.repeated_curves_figure(
+        analysis.group_curves(fields, curves), 'knn/top1'
+    )
+    self.assertEqual(
+        [x.get_title() for x in figure.axes], ['a, p', 'a, r', 'b, p', 'b, r']
+    )
+    first, *_, last = figure.axes
+    self.assertLess(first.get_ylim()[1], 20)
+    self.assertGreater(last.get_ylim()[1], 90)
+    self.assertLen(last.get_lines(), 5)
 
 
 class TableTest(absltest.TestCase):

@@ -119,6 +119,23 @@ class PaperTest(parameterized.TestCase):
     self.assertEqual(full.model, config_lib.image_config().model)
     self.assertLess(small.train.epochs, full.train.epochs)
 
+  def test_batches_are_compared_at_half_the_epochs_if_small(self):
+    of_batches, of_methods = (
+        _get_config('paper')(x).train.epochs
+        for x in ('batch_hard', 'methods_stl10')
+    )
+    self.assertEqual(2 * of_batches, of_methods)
+    full = _get_config('paper')('batch_hard,full')
+    self.assertEqual(full.train, config_lib.image_config().train)
+
+  def test_a_small_moco_is_trained_and_read_out_as_the_others(self):
+    small, others = map(_get_config('paper'), ('moco', 'hardness'))
+    self.assertEqual(small.optimizer, others.optimizer)
+    small.evaluate.knn_every_epochs = others.evaluate.knn_every_epochs
+    self.assertEqual(small.evaluate, others.evaluate)
+    full = _get_config('paper')('moco,full')
+    self.assertEqual(full.optimizer, config_lib.moco_config().optimizer)
+
   def test_mocos_small_queue_outlasts_an_epoch(self):
     config = _get_config('paper')('moco')
     self.assertEqual(config.data.train_split, 'train[:10000]')

@@ -26,7 +26,7 @@ from hcl_jax.analysis import toy
 _COLUMNS = 4
 _PANEL = (3.0, 2.5)  # inches
 _MARGIN = 0.5  # for the names of the axes and the legend
-# Inches, of a legend with its spaces.
+# Inches: a letter, a handle and a line of a legend, with their spaces.
 _LETTER, _LEGEND_HANDLE, _LEGEND_LINE = 0.085, 0.6, 0.22
 # Okabe and Ito's colours, which the colour-blind can tell apart; series beyond
 # them have another marker, as there is one marker more.
@@ -73,11 +73,11 @@ def repeats_figure(
   """
   columns = min(_COLUMNS, len(repeats.panels))
   rows = -(-len(repeats.panels) // columns)
-  size = columns * _PANEL[0] + _MARGIN, rows * _PANEL[1] + 2 * _MARGIN
+  width = max(_WIDE[0], columns * _PANEL[0] + _MARGIN)
+  height = rows * _PANEL[1] + _MARGIN
+  height += _legend_height(width, repeats.series, _COLUMNS)
   with matplotlib.rc_context(_STYLE):
-    figure = figure_lib.Figure(
-        figsize=np.maximum(size, _WIDE), layout='constrained'
-    )
+    figure = figure_lib.Figure(figsize=(width, height), layout='constrained')
     figure.get_layout_engine().set(hspace=0.06, wspace=0.03)
     places = figure.subplots(rows, columns, squeeze=False).ravel()
     for i, axes in enumerate(places):
@@ -311,19 +311,18 @@ def repeated_curves_figure(
     A figure with a panel for each data set and a line for each setting, in a
     band of a standard deviation to each side; where a panel has one baseline,
     with a broken line at its last score. If there are more lines than colours,
-    each series has its own panel, of the same scale.
+    each series has its own panel, of one data set all with the same scale.
   """
   _refuse_empty('panels', panels)
-  many = max(map(len, panels.values())) > len(_COLORS)
-  if many:
+  one_scale = len(panels) == 1
+  if max(map(len, panels.values())) > len(_COLORS):
     panels = repeats_lib.curves_by_series(panels)
   settings = list(dict.fromkeys(x.setting for y in panels.values() for x in y))
   columns = min(2, len(panels))
   rows = -(-len(panels) // columns)
   width = max(_WIDE[0], columns * _WIDE[0] * 0.75)
-  lines = -(-len(settings) // _legend_columns(width, settings, 2))
-  height = rows * _WIDE[1] * 0.85 + _MARGIN + lines * _LEGEND_LINE
-  figure, places = _panels(rows, columns, (width, height), sharey=many)
+  height = rows * _WIDE[1] * 0.85 + _MARGIN + _legend_height(width, settings, 2)
+  figure, places = _panels(rows, columns, (width, height), sharey=one_scale)
   with matplotlib.rc_context(_STYLE):
     for axes in places[len(panels) :]:
       axes.set_axis_off()
@@ -653,6 +652,11 @@ def _legend_above(figure, axes, labels=None, **options):
       ncols=_legend_columns(figure.get_figwidth(), labels, 2),
       **options,
   )
+
+
+def _legend_height(width, labels, most):
+  lines = -(-len(labels) // _legend_columns(width, labels, most))
+  return lines * _LEGEND_LINE
 
 
 def _legend_columns(width, labels, most):

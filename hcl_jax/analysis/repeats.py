@@ -49,8 +49,9 @@ def group_repeats(
   A panel is a data set, the axis is ``loss.beta`` or else the first field of
   numbers, and all other fields make the series, but for those that only differ
   from one data set to another. Of these a number that is 0 or one other in
-  every data set, and not the same other, is told as 0 or more. The seed tells
-  repeats apart.
+  every data set, and not the same other, is told as 0 or more. Numbers of one
+  section that change together are told by the first. The seed tells repeats
+  apart.
 
   Args:
     fields: values of all runs, by the name of the field.
@@ -64,7 +65,7 @@ def group_repeats(
   panel_of = list(map(str, fields.get(_PANEL, blank)))
   names = _telling(fields, panel_of)
   axis = _choose_axis(fields, names, axis)
-  others = [name for name in names if name != axis]
+  others = _series_fields(fields, names, axis)
   series_of = _labels(_comparable(fields, panel_of), others, scores)
   place_of = fields[axis] if axis else blank
   found = {}
@@ -128,9 +129,10 @@ def group_curves(
   panel_of = list(map(str, fields.get(_PANEL, blank)))
   names = _telling(fields, panel_of)
   axis = _choose_axis(fields, names, axis)
+  others = _series_fields(fields, names, axis)
+  told = [name for name in names if name == axis or name in others]
   comparable = _comparable(fields, panel_of)
-  others = [name for name in names if name != axis]
-  setting_of = _labels(comparable, names, curves)
+  setting_of = _labels(comparable, told, curves)
   series_of = _labels(comparable, others, curves)
   place_of = _labels(comparable, [axis] if axis else [], curves)
   groups = {}
@@ -219,33 +221,34 @@ def _telling(fields, panel_of):
 
 
 def _labels(fields, names, runs):
-  names = _without_echoes(fields, names)
   return [
       ', '.join(_label(name, fields[name][i]) for name in names)
       for i in range(len(runs))
   ]
 
 
-def _without_echoes(fields, names):
-  """Names without those that change only with an earlier one of their section.
+def _series_fields(fields, names, axis):
+  """All but the axis and what changes only with it or an earlier field.
 
-  One number of a method that has several then stands for all of them; beta and
+  So one number of a method that has several stands for all of them; beta and
   tau_plus are always told.
   """
-  kept = []
+  kept = [axis] if axis else []
   for name in names:
-    echoes = (
-        other.rpartition('.')[0] == name.rpartition('.')[0]
-        and _change_together(fields[other], fields[name])
-        for other in kept
-    )
-    if name in _SYMBOLS or not any(echoes):
+    told = any(_echoes(fields, other, name) for other in kept)
+    if name != axis and (name in _SYMBOLS or not told):
       kept.append(name)
-  return kept
+  return kept[1:] if axis else kept
 
 
-def _change_together(x, y):
-  return len(set(x)) == len(set(y)) == len(set(zip(x, y, strict=True)))
+def _echoes(fields, first, second):
+  """Whether they are numbers of one section that change together."""
+  x, y = fields[first], fields[second]
+  return (
+      first.rpartition('.')[0] == second.rpartition('.')[0]
+      and all(map(_is_number, [*x, *y]))
+      and len(set(x)) == len(set(y)) == len(set(zip(x, y, strict=True)))
+  )
 
 
 def _choose_axis(fields, names, wanted):

@@ -43,7 +43,10 @@ def repeats_caption(repeats: repeats_lib.Repeats, score: str) -> str:
 def repeats_cells(
     repeats: repeats_lib.Repeats,
 ) -> tuple[list[str], list[list[str]]]:
-  """Names of the columns, and the cells of each row; ``**best**`` is bold."""
+  """Names of the columns, and the cells of each row; ``**best**`` is bold.
+
+  Rows and columns are those of :func:`repeats_table`.
+  """
   alike = len(repeats.counts()) == 1
   if len(repeats.panels) == 1 and repeats.axis and len(repeats.series) > 1:
     header = [_setting(repeats.axis, '', tick) for tick in repeats.ticks]
