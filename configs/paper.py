@@ -13,7 +13,7 @@ Each with seeds 0, 1 and 2, kNN and linear readout:
   methods_tiny_imagenet  the curves of the same runs
   hardness           beta 0, 0.5, 1, 2 and 6, positives from augmentation and,
                      as if by an oracle, of the same class (CIFAR-10)
-  annealing          the same betas, falling to 0 in nine stairs (CIFAR-10)
+  annealing          the same betas but 0, falling in nine stairs (CIFAR-10)
   batch_standard     batches of 16 to 256, so 30 to 510 negatives (STL-10)
   batch_hard         the same with beta = 1, tau_plus = 0.1
   moco               MoCo-v2, beta 0, 0.2 and 1, with and without older keys of
