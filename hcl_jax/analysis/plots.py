@@ -93,9 +93,7 @@ def repeats_figure(
           handles=list(map(_sample, range(len(repeats.series)))),
           labels=repeats.series,
           loc='outside upper center',
-          ncols=_legend_columns(
-              figure.get_figwidth(), repeats.series, _COLUMNS
-          ),
+          ncols=_legend_columns(width, repeats.series, _COLUMNS),
           handletextpad=0.2,
       )
   return figure
