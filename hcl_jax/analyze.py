@@ -48,6 +48,7 @@ _DATA_DIR = flags.DEFINE_string(
     'Of runs, where the data set is, if not where it was in training.',
 )  # fmt: skip
 command.require('workdir')
+command.local('workdir', 'output', 'data_dir')
 
 _ACCURACIES = ('/accuracy', '/top1')
 

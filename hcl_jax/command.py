@@ -7,6 +7,8 @@ import sys
 from absl import app
 from absl import flags
 
+from hcl_jax.data import locations
+
 _STOPPED = 130  # as a shell says of Ctrl-C
 
 
@@ -64,6 +66,17 @@ def require(*names: str) -> None:
     flags.register_validator(
         name, lambda value: value not in (None, '', []), 'it must be given.'
     )
+
+
+def local(*names: str) -> None:
+  """Refuses a scheme, such as gs://, in flags that name folders or files."""
+  for name in names:
+    flags.register_validator(name, _is_local, locations.LOCAL_ONLY)
+
+
+def _is_local(value: str | list[str] | None) -> bool:
+  paths = [value] if isinstance(value, str) else value or []
+  return not any(map(locations.is_remote, paths))
 
 
 def refuse(name: str, error: Exception) -> int:

@@ -66,6 +66,7 @@ _SEEDS = flags.DEFINE_list(
 )
 _JSON = flags.DEFINE_string('json', None, 'Where to write the results.')
 command.require('workdir')
+command.local('workdir', 'data_dir', 'corpus_dir', 'word_vectors', 'json')
 
 
 def main(arguments: list[str]) -> int:

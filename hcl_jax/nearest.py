@@ -38,6 +38,7 @@ _DATA_DIR = flags.DEFINE_string(
     'data_dir', None, 'Where the corpus is, if not where it was in training.'
 )
 command.require('workdir')
+command.local('workdir', 'text', 'data_dir')
 
 
 def main(arguments: list[str]) -> int:

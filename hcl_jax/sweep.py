@@ -49,6 +49,7 @@ _JOBS = flags.DEFINE_integer(
     lower_bound=1,
 )  # fmt: skip
 command.require('config', 'workdir')
+command.local('workdir')
 
 
 def main(arguments: list[str]) -> int:

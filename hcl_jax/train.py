@@ -36,6 +36,7 @@ _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the run; resumed if it holds this run.'
 )
 command.require('config', 'workdir')
+command.local('workdir')
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory of a run: configurations kept, compared and refused."""
 
+import contextlib
 import errno
 import json
 import logging
@@ -88,6 +89,19 @@ class WorkdirTest(parameterized.TestCase):
     other.wait()
     with workdir.claim(self.workdir):
       pass
+
+  @parameterized.parameters('gs://bucket/run', pathlib.Path('s3://bucket/run'))
+  def test_a_bucket_is_not_taken_for_a_local_folder(self, path):
+    with contextlib.chdir(self.workdir.parent.parent):
+      for use in (
+          lambda: workdir.claim(path).__enter__(),
+          lambda: workdir.open_run(path, _config()),
+          lambda: workdir.find_run(path),
+          lambda: workdir.load_config(path),
+      ):
+        with self._assert_refused('must be a local path'):
+          use()
+      self.assertEmpty(list(pathlib.Path().iterdir()))
 
   def test_a_file_cannot_be_claimed(self):
     self.workdir.parent.mkdir()

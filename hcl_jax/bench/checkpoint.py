@@ -38,6 +38,7 @@ _DIRECTORY = flags.DEFINE_string(
     'Where to save, in a folder that is removed at the end; by default where '
     'temporary files are.',
 )  # fmt: skip
+command_lib.local('checkpoint_dir')
 _CIFAR10_IMAGES = 50_000
 _SMALL_SHARE = 0.02
 _NOTES = """\

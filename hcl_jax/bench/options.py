@@ -20,6 +20,7 @@ DATASET = flags.DEFINE_string(
 DATA_DIR = flags.DEFINE_string(
     'bench_data_dir', '', 'Where it is; by default where tfds has its data.'
 )
+command_lib.local('json', 'bench_data_dir')
 
 
 def check() -> None:

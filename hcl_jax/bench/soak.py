@@ -40,6 +40,7 @@ _WORKDIR = flags.DEFINE_string(
     'soak_workdir', '',
     'Directory of the run, not there yet or empty; by default a temporary one.',
 )  # fmt: skip
+command_lib.local('soak_workdir')
 _STEPS = flags.DEFINE_integer('soak_steps', 5000, 'Length of the run.')
 _EVERY = flags.DEFINE_integer(
     'soak_every_epochs', 2, 'Epochs between checkpoints and evaluations.'

@@ -11,12 +11,39 @@ _NAME = re.compile(
 )
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 _INFO = 'dataset_info.json'
+# pathlib turns gs://bucket into gs:/bucket. Drives, C:/, have one letter.
+_SCHEME = re.compile(r'[A-Za-z][A-Za-z0-9+.\-]+:/')
+
+LOCAL_ONLY = (
+    'it must be a local path; gs://, s3:// and the like are not supported. '
+    'Use a local folder, and copy it afterwards.'
+)
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+  """Returns whether a path has a scheme, such as ``gs://``."""
+  return bool(_SCHEME.match(os.fspath(path)))
+
+
+def check_local(name: str, path: str | os.PathLike) -> None:
+  """Raises a ValueError if a path has a scheme, such as ``gs://``.
+
+  Args:
+    name: of the argument, for the message.
+    path: what was given for it.
+  """
+  if is_remote(path):
+    raise ValueError(f'{name} is {os.fspath(path)}: {LOCAL_ONLY}')
 
 
 def data_dir(path: str | os.PathLike | None = None) -> pathlib.Path:
   """The folder of prepared data sets: ``path``, or the default of tfds."""
-  path = path or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  return pathlib.Path(path).expanduser()
+  variable = os.environ.get('TFDS_DATA_DIR')
+  if path:
+    check_local('data_dir', path)
+  elif variable:
+    check_local('TFDS_DATA_DIR', variable)
+  return pathlib.Path(path or variable or '~/tensorflow_datasets').expanduser()
 
 
 def parse(name: str) -> tuple[str, str | None, str | None]:

@@ -25,6 +25,7 @@ import jax
 import ml_collections
 
 import hcl_jax
+from hcl_jax.data import locations
 
 _CONFIG = 'config.json'
 _VERSIONS = 'versions.json'
@@ -75,7 +76,7 @@ def claim(workdir: str | os.PathLike) -> Iterator[None]:
   Raises:
     WorkdirError: another process is at work there, or it cannot be written.
   """
-  workdir = pathlib.Path(workdir).absolute()
+  workdir = _absolute(workdir)
   with _writing(workdir):
     _refuse_a_file(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -124,7 +125,7 @@ def open_run(
     ConfigMismatch: another configuration is there; nothing was written.
     WorkdirError: the directory, or the configuration there, cannot be used.
   """
-  workdir = pathlib.Path(workdir).absolute()
+  workdir = _absolute(workdir)
   _refuse_a_file(workdir)
   new = _plain('config', config.to_dict())
   changed = _changes(workdir, new)
@@ -155,7 +156,7 @@ def find_run(workdir: str | os.PathLike) -> pathlib.Path:
   Raises:
     WorkdirError: the run is not there.
   """
-  workdir = pathlib.Path(workdir).absolute()
+  workdir = _absolute(workdir)
   if not (workdir / _CONFIG).is_file():
     raise WorkdirError(
         f'workdir must be a directory that all processes see, but process '
@@ -177,13 +178,26 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     FileNotFoundError: there is no run.
     WorkdirError: its ``config.json`` cannot be read.
   """
-  saved = _read_config(pathlib.Path(workdir))
+  saved = _read_config(_local(workdir))
   if saved is None:
     raise FileNotFoundError(
         f'there is no run in {workdir}: it has no {_CONFIG}. Give the workdir '
         'of a training run.'
     )
   return ml_collections.ConfigDict(_with_tuples(saved))
+
+
+def _local(workdir) -> pathlib.Path:
+  """Refuses gs:// and the like, which pathlib would make a local folder."""
+  try:
+    locations.check_local('workdir', workdir)
+  except ValueError as error:
+    raise WorkdirError(str(error)) from None
+  return pathlib.Path(workdir)
+
+
+def _absolute(workdir) -> pathlib.Path:
+  return _local(workdir).absolute()
 
 
 @contextlib.contextmanager
