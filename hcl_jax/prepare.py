@@ -19,11 +19,10 @@ zip archive or a folder (see hcl_jax/data/builders/tu_graphs/text.py); the
 eight of the paper are known by name, any other is --dataset=tu_graphs/NAME.
 ``--text`` takes sentences in their order, a file or a folder of files with a
 sentence a line (see hcl_jax/data/builders/sentences/corpus.py).
-TensorFlow is not needed. A data set is written whole or not at all, and one
-that is there already is left alone.
+TensorFlow is not needed. A data set is written whole or not at all. One that is
+there already is left alone, and refused if it was made from another source.
 """
 
-import json
 import os
 import pathlib
 
@@ -33,6 +32,7 @@ from hcl_jax import command
 from hcl_jax.data import catalogue
 from hcl_jax.data import locations
 from hcl_jax.data import records
+from hcl_jax.data.builders import sources
 from hcl_jax.data.builders.digit_scenes import scenes
 from hcl_jax.data.builders.sentences import corpus
 from hcl_jax.data.builders.tu_graphs import published
@@ -80,6 +80,7 @@ _VALIDATION_DOCUMENTS = flags.DEFINE_integer(
     'Last documents of --text, files of a folder or segments of a file, that '
     'are the validation split.',
 )  # fmt: skip
+command.local('data_dir', 'images', 'arrays', 'graphs', 'text')
 
 
 def prepare(
@@ -122,25 +123,37 @@ def prepare(
   options = corpus.Options(
       split_sentences, cased, vocabulary_size, min_count, validation_documents
   )
+  if image_size is None and dataset == 'tiny_imagenet':
+    image_size = _TINY_IMAGENET_SIZE
+  source = None
+  if images:
+    source = sources.measure(
+        images, image_size=image_size, test_fraction=test_fraction
+    )
+  elif text:
+    source = sources.measure(text, **options._asdict())
+  elif arrays or graphs:
+    source = sources.measure(arrays or graphs)
   if found:
     records.check_format(found)
-    if text:
-      _check_options(found, options)
+    if source:
+      sources.check(dataset, found, source)
     print(f'{dataset} is prepared already; it is left as it is.')
     return found
   where = {'data_dir': root, 'file_format': 'array_record'}
+  mine = {'source': source, **where}
   name, config, _ = locations.parse(_with_defaults(dataset))
   if name == published.NAME:
-    builder = _tu_graphs(config, images or arrays, graphs, where)
+    builder = _tu_graphs(config, images or arrays, graphs, mine)
   elif name == corpus.NAME:
-    builder = _sentences(config, text, options, where)
+    builder = _sentences(config, text, options, mine)
   elif images:
     builder = _image_folder(
         name, config, pathlib.Path(images), image_size, test_fraction,
-        skip_unreadable, where,
+        skip_unreadable, mine,
     )  # fmt: skip
   elif arrays:
-    builder = _arrays(name, config, pathlib.Path(arrays), where)
+    builder = _arrays(name, config, pathlib.Path(arrays), mine)
   elif name == 'digit_scenes':
     builder = _digit_scenes(config, where)
   else:
@@ -204,8 +217,6 @@ def _image_folder(
         f'--dataset={name} names a known data set; give the images of '
         f'{folder} a name of their own.'
     )
-  if image_size is None and name == 'tiny_imagenet':
-    image_size = _TINY_IMAGENET_SIZE
   if image_size is None or image_size < 1:
     raise ValueError(
         f'--images needs --image_size, 1 or more pixels; got {image_size}.'
@@ -283,21 +294,6 @@ def _sentences(config, path, options, where):
   return builder.Sentences(
       config=config, path=pathlib.Path(path), options=options, **where
   )
-
-
-def _check_options(directory, options):
-  """Raises a ValueError if a corpus was prepared with other options."""
-  recorded = json.loads((directory / 'metadata.json').read_text())['options']
-  other = [
-      f'{name}={recorded[name]}'
-      for name, value in options._asdict().items()
-      if value != recorded[name]
-  ]
-  if other:
-    raise ValueError(
-        f'{directory} was prepared with {", ".join(other)}; choose another '
-        'name, or remove it first.'
-    )
 
 
 def _from_catalogue(name, config, where):

@@ -75,6 +75,8 @@ def _write_data():
   (_root / 'empty_file').mkdir()
   (_root / 'empty_file' / 'train_images.npy').touch()
   (_root / 'empty').mkdir()
+  (_root / 'broken').mkdir()
+  (_root / 'broken' / 'x.png').write_text('no image')
   (_root / 'a_file').write_text('nothing')
   (_root / 'blank.txt').write_text('\n\n')
   (_root / 'latin.txt').write_bytes(b'caf\xe9\n')
@@ -170,6 +172,25 @@ class FlagsTest(BadInputTest):
   )
   def test_a_workdir_without_a_name_is_not_the_folder_one_is_in(self, *command):
     self.check('--workdir=.*must be given', *command, '--workdir=')
+
+  @parameterized.parameters(
+      ('train', _IMAGES, '--workdir=gs://bucket/run'),
+      ('train', _IMAGES, '--workdir=file:///tmp/run'),
+      ('sweep', _IMAGES, '--sweep.seed=0', '--workdir=s3://bucket/run'),
+      ('evaluate', '--workdir=gs://bucket/run'),
+      ('evaluate', '--workdir=no_checkpoint', '--json=gs://bucket/x.json'),
+      ('analyze', '--workdir=no_checkpoint,gs://bucket/run'),
+      ('analyze', '--workdir=no_checkpoint', '--output=gs://bucket/run'),
+      ('nearest', '--workdir=gs://bucket/run'),
+      ('prepare', '--dataset=x', '--arrays=arrays', '--data_dir=gs://bucket'),
+      ('prepare', '--dataset=x', '--arrays=gs://bucket/arrays'),
+      ('bench', 'loss', '--json=gs://bucket/x.json'),
+      ('bench', 'soak', '--soak_workdir=gs://bucket/run'),
+      ('bench', 'checkpoint', '--checkpoint_dir=gs://bucket/run'),
+      ('train', *_TRAIN, '--config.data.dir=gs://bucket'),
+  )
+  def test_paths_that_are_not_local(self, *command):
+    self.check('://.*must be a local path', *command)
 
   @parameterized.parameters(
       ('train', *_TRAIN, '--num_processes=two'),
@@ -357,6 +378,27 @@ class RunsTest(BadInputTest):
 
 
 class PrepareTest(BadInputTest):
+
+  def test_a_name_that_is_taken(self):
+    self.check(
+        "prepared already, from another source: path was '.*arrays' and is "
+        "'.*TOY'.*Choose another name",
+        'prepare', '--dataset=mine', '--arrays=TOY',
+    )  # fmt: skip
+    done = _commands.run('prepare', '--dataset=mine', '--arrays=arrays')
+    self.assertEqual(done.status, 0, done.err)
+
+  @parameterized.product(dataset=('x', 'x/y'), data_dir=('data', 'new/data'))
+  def test_a_broken_image_leaves_nothing_behind(self, dataset, data_dir):
+    before = _contents()
+    done = _commands.run(
+        'prepare', f'--dataset={dataset}', '--images=broken', '--image_size=8',
+        f'--data_dir={data_dir}',
+    )  # fmt: skip
+    self.assertEqual(done.status, 2)
+    last = done.err.splitlines()[-1]  # after the progress
+    self.assertIn('1 unreadable image files: broken/x.png', last)
+    self.assertEqual(_contents(), before)
 
   @parameterized.parameters(
       ('nothing', '', 'is not in the catalogue'),

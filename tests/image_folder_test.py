@@ -2,6 +2,7 @@
 """Folders of images: layouts, splits, formats and broken files."""
 
 import pathlib
+import shutil
 import tempfile
 import unicodedata
 
@@ -191,10 +192,11 @@ class ReadSquareTest(_FolderTest):
 class PrepareTest(_FolderTest):
 
   def prepare(self, name='photos', **kwargs):
-    kwargs = {'image_size': 8, 'test_fraction': 0.0, **kwargs}
-    return prepare.prepare(
-        name, data_dir=self.data_dir, images=str(self.folder), **kwargs
-    )
+    kwargs = {
+        'image_size': 8, 'test_fraction': 0.0, 'images': str(self.folder),
+        **kwargs,
+    }  # fmt: skip
+    return prepare.prepare(name, data_dir=self.data_dir, **kwargs)
 
   def load(self, split='train', name='photos'):
     return data.load(name, split, data_dir=self.data_dir)
@@ -230,7 +232,7 @@ class PrepareTest(_FolderTest):
     cut.write_bytes(cut.read_bytes()[:-30])
     with self.assertRaisesRegex(ValueError, r'2 unreadable.*cut.*text'):
       self.prepare()
-    self.assertEmpty(list(self.data_dir.glob('photos/*')))
+    self.assertFalse(self.data_dir.exists())
     self.prepare(skip_unreadable=True)
     self.assertLen(self.load(), 1)
 
@@ -238,7 +240,7 @@ class PrepareTest(_FolderTest):
     self.touch('a/text.jpg')
     with self.assertRaisesRegex(ValueError, r'1 unreadable.*text'):
       self.prepare(skip_unreadable=True)
-    self.assertEmpty(list(self.data_dir.glob('photos/*')))
+    self.assertFalse(self.data_dir.exists())
 
   def test_tiny_imagenet_has_64_pixels(self):
     self.write('train/n01/images/1.JPEG', size=(64, 64))
@@ -252,6 +254,36 @@ class PrepareTest(_FolderTest):
     self.prepare('image_folder/second')
     self.assertLen(self.load(name='image_folder/first'), 1)
     self.assertLen(self.load(name='image_folder/second'), 2)
+
+  def test_a_folder_is_not_taken_for_another(self):
+    self.write('a/1.png', 'a/2.png')
+    directory = self.prepare()
+    self.assertEqual(self.prepare(), directory)
+    self.assertEqual(
+        prepare.prepare('photos', data_dir=self.data_dir), directory
+    )
+    other = self.folder.with_name('other')
+    shutil.copytree(self.folder, other)
+    for kwargs, message in (
+        ({'images': str(other)}, "path was '.*images' and is '.*other'"),
+        ({'image_size': 9}, 'image_size was 8 and is 9'),
+        ({'test_fraction': 0.5}, 'test_fraction was 0.0 and is 0.5'),
+    ):
+      with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+        self.prepare(**kwargs)
+    self.write('a/3.png')
+    with self.assertRaisesRegex(ValueError, 'files was 2 and is 3; bytes was'):
+      self.prepare()
+    self.assertLen(self.load(), 2)
+    self.prepare('more')
+    self.assertLen(self.load(name='more'), 3)
+
+  def test_a_source_that_was_not_recorded(self):
+    self.write('1.png')
+    directory = self.prepare()
+    (directory / 'metadata.json').unlink()  # as versions before wrote it
+    with self.assertRaisesRegex(ValueError, 'from what is not recorded'):
+      self.prepare()
 
   def test_bad_arguments(self):
     self.write('1.png')

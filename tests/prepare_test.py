@@ -121,8 +121,10 @@ class ArraysTest(_Test):
     self.save_all()
     directory = self.prepare()
     before = {p: p.stat().st_mtime_ns for p in directory.rglob('*')}
-    self.save(train_images=self.pixels[:1], train_labels=self.labels[:1])
     self.assertEqual(self.prepare(), directory)
+    self.save(train_images=self.pixels[:1], train_labels=self.labels[:1])
+    with self.assertRaisesRegex(ValueError, 'from another source: bytes was'):
+      self.prepare()
     after = {p: p.stat().st_mtime_ns for p in directory.rglob('*')}
     self.assertEqual(before, after)
 

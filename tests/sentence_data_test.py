@@ -226,9 +226,14 @@ class PrepareTest(_Test):
     directory = self.prepare(min_count=2)
     self.assertEqual(self.prepare(min_count=2), directory)
     with self.assertRaisesRegex(
-        ValueError, f'{directory} was prepared with cased=False, min_count=2; '
+        ValueError,
+        'another source: cased was False and is True; min_count was 2 and is 1.'
+        f'.*remove {directory} first',
     ):
       self.prepare(cased=True)
+    self.file.write_text(2 * _TEXT)
+    with self.assertRaisesRegex(ValueError, 'another source: bytes was'):
+      self.prepare(min_count=2)
 
   def test_what_is_not_there(self):
     with self.assertRaisesRegex(

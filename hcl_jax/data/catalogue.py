@@ -15,6 +15,7 @@ import glob
 import importlib.util
 import io
 import os
+import pathlib
 import shutil
 import socket
 import sys
@@ -67,7 +68,7 @@ def download_and_prepare(builder) -> None:
   from tensorflow_datasets.core.download import util
 
   try:
-    with without_tensorflow(builder):
+    with _nothing_left_behind(builder), without_tensorflow(builder):
       builder.download_and_prepare(file_format='array_record')
   except (
       download_manager.NonMatchingChecksumError,
@@ -75,6 +76,26 @@ def download_and_prepare(builder) -> None:
       util.DownloadError,
   ) as error:
     raise DownloadError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _nothing_left_behind(builder) -> Iterator[None]:
+  """Removes what a failed preparation made beside its data, downloads apart."""
+  version = pathlib.Path(builder.data_dir)
+  above = list(version.parents)
+  root = above[2 if builder.builder_config else 1]
+  configs, downloads = root / builder.name / '.config', root / 'downloads'
+  made = [configs, downloads / 'extracted', downloads, *above]
+  new = [folder for folder in made if not folder.exists()]
+  try:
+    yield
+  except BaseException:
+    if configs in new:
+      shutil.rmtree(configs, ignore_errors=True)
+    for folder in new:
+      with contextlib.suppress(OSError):  # absent, or something is in it
+        folder.rmdir()
+    raise
 
 
 @contextlib.contextmanager

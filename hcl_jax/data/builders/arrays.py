@@ -7,7 +7,9 @@ The folder holds, for every split, ``SPLIT_images.npy`` (uint8
 perhaps ``classes.txt``, whose line i is the name of class i.
 """
 
+from collections.abc import Mapping
 import pathlib
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -25,6 +27,7 @@ class Arrays(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       *,
       name: str,
       folder: pathlib.Path,
+      source: Mapping[str, Any],
       version: str = '1.0.0',
       config: str | None = None,
       **kwargs,
@@ -35,6 +38,7 @@ class Arrays(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     if config:
       config = tfds.core.BuilderConfig(name=config, version=version)
       self.BUILDER_CONFIGS = [config]
+    self._source = source
     self._splits = read_splits(folder)
     self._class_names = _class_names(folder, self._splits)
     super().__init__(config=config, **kwargs)
@@ -52,6 +56,7 @@ class Arrays(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             'label': tfds.features.ClassLabel(names=self._class_names),
         }),
         supervised_keys=('image', 'label'),
+        metadata=tfds.core.MetadataDict(source=self._source),
     )
 
   def _split_generators(self, dl_manager):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tfds builder of image folders."""
 
+from collections.abc import Mapping
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -32,6 +34,7 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       name: str,
       layout: layout_lib.Layout,
       image_size: int,
+      source: Mapping[str, Any],
       skip_unreadable: bool = False,
       config: str | None = None,
       **kwargs,
@@ -44,6 +47,7 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       self.BUILDER_CONFIGS = [config]
     self._layout = layout
     self._image_size = image_size
+    self._source = source
     self._skip_unreadable = skip_unreadable
     self.unreadable: list[str] = []
     super().__init__(config=config, **kwargs)
@@ -62,6 +66,7 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         description='The images of a folder, scaled and cropped to squares.',
         features=tfds.features.FeaturesDict(features),
         supervised_keys=('image', 'label') if names else None,
+        metadata=tfds.core.MetadataDict(source=self._source),
     )
 
   def _split_generators(self, dl_manager):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tfds builder of corpora of sentences."""
 
+from collections.abc import Mapping
 import pathlib
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -26,12 +28,13 @@ class Sentences(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       config: str,
       path: pathlib.Path,
       options: corpus_lib.Options,
+      source: Mapping[str, Any],
       **kwargs,
   ):
     """Reads a text, holds out its last documents, numbers the other's words."""
     corpus = corpus_lib.read(path, options)
     held_out = _held_out(corpus, options.validation_documents)
-    self._options = options
+    self._source = source
     self._vocabulary = _vocabulary(corpus, ~held_out, options)
     ids = self._vocabulary.ids(corpus.words)[corpus.tokens]
     self._splits = {
@@ -63,7 +66,7 @@ class Sentences(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             'segment': numbers,
         }),
         metadata=tfds.core.MetadataDict(
-            options=self._options._asdict(),
+            source=self._source,
             splits={k: _measure(*v) for k, v in self._splits.items()},
         ),
         disable_shuffling=True,

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tfds builder of TU collections."""
 
+from collections.abc import Mapping
 import pathlib
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -23,10 +25,16 @@ class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   ]
 
   def __init__(
-      self, *, collection: str, path: pathlib.Path | None = None, **kwargs
+      self,
+      *,
+      collection: str,
+      path: pathlib.Path | None = None,
+      source: Mapping[str, Any] | None = None,
+      **kwargs,
   ):
     """Reads a zip archive or folder, or downloads one of the known eight."""
     self._collection = collection
+    self._source = source
     self._graphs = None
     if path is not None:
       self._graphs = _read(path, collection)
@@ -60,6 +68,9 @@ class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             'label': tfds.features.ClassLabel(num_classes=classes),
         }),
         homepage='https://chrsmrrs.github.io/datasets/',
+        metadata=tfds.core.MetadataDict(source=self._source)
+        if self._source
+        else None,
         disable_shuffling=True,
     )
 

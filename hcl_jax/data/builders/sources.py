@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records what a data set was prepared from, so that it is not mistaken.
+
+A name that is taken must not give one project the data of another. What a
+builder read is recorded in ``metadata.json`` beside the data set, and compared
+when the same name is asked for with a source once more.
+"""
+
+from collections.abc import Mapping
+import json
+import os
+import pathlib
+from typing import Any
+
+
+def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
+  """Returns what tells a source from others.
+
+  Args:
+    path: a file, or a folder with files, hidden ones passed over. It need not
+      be there.
+    **options: what else the data set depends on, as JSON can hold it.
+
+  Returns:
+    The path, the number and total size of its files, and the options.
+  """
+  path = pathlib.Path(path).resolve()
+  sizes = list(_sizes(path))
+  return {
+      'path': str(path), 'files': len(sizes), 'bytes': sum(sizes), **options
+  }  # fmt: skip
+
+
+def check(dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]):
+  """Raises a ValueError unless a data set was prepared from what is asked.
+
+  Args:
+    dataset: its name.
+    directory: where it is prepared.
+    asked: what :func:`measure` gives.
+  """
+  remedy = (
+      'Choose another name with --dataset=NAME; or give --dataset alone to use '
+      f'what is there; or remove {directory} first.'
+  )
+  recorded = _read(directory)
+  if recorded is None:
+    raise ValueError(
+        f'{dataset} is prepared already, and from what is not recorded, so '
+        f'{asked["path"]} may be other data. {remedy}'
+    )
+  differences = '; '.join(
+      f'{name} was {recorded.get(name)!r} and is {value!r}'
+      for name, value in asked.items()
+      if recorded.get(name) != value
+  )
+  if differences:
+    raise ValueError(
+        f'{dataset} is prepared already, from another source: {differences}. '
+        + remedy
+    )
+
+
+def _sizes(path):
+  """Bytes of each file."""
+  if path.is_file():
+    yield path.stat().st_size
+  for folder, folders, files in os.walk(path):
+    folders[:] = [name for name in folders if not name.startswith('.')]
+    for name in files:
+      if not name.startswith('.'):
+        yield os.stat(os.path.join(folder, name)).st_size
+
+
+def _read(directory):
+  """What was recorded of a data set; None where nothing was."""
+  try:
+    text = (directory / 'metadata.json').read_text(encoding='utf-8')
+  except FileNotFoundError:
+    return None
+  return json.loads(text).get('source')
