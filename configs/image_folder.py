@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Your own images: SimCLR, ResNet-50, crops of 224 pixels.
 
-  python -m hcl_jax.prepare --dataset=image_folder --images=FOLDER \\
-      --image_size=256
-  python -m hcl_jax.train --config=configs/image_folder.py:hard --workdir=DIR
+  python -m hcl_jax.prepare --dataset=my_photos --images=FOLDER --image_size=256
+  python -m hcl_jax.train --config=configs/image_folder.py:my_photos,hard \\
+      --workdir=DIR
 
-FOLDER has a sub-folder for each class, or none; then train with
---config.evaluate.protocols='()' --config.evaluate.knn_every_epochs=0.
+my_photos is a name of your choice, in lower case. FOLDER has a sub-folder for
+each class, or none; then train with --config.evaluate.protocols='()'
+--config.evaluate.knn_every_epochs=0.
 Variants: hard (default), debiased, standard. Set config.loss.tau_plus to the
 chance that two of your images share a class. Meant for a GPU or TPU.
 """
@@ -14,9 +15,10 @@ chance that two of your images share a class. Meant for a GPU or TPU.
 from hcl_jax.training import config as config_lib
 
 
-def get_config(variant='hard'):
+def get_config(argument='image_folder,hard'):
+  name, _, variant = argument.rpartition(',')
   config = config_lib.image_config()
-  config.data.name = 'image_folder'
+  config.data.name = name or 'image_folder'
 
   config.augment.size = 224
   config.augment.blur_kernel = 23

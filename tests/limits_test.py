@@ -58,6 +58,14 @@ class ConfigsTest(parameterized.TestCase):
       self.assertEqual((loss.beta, loss.tau_plus), expected)
       image_tasks.create(config, total_steps=10, steps_per_epoch=5)
 
+  def test_a_folder_of_images_has_a_name_of_its_own(self):
+    get_config = _get_config('image_folder')
+    self.assertEqual(get_config('debiased').data.name, 'image_folder')
+    config = get_config('my_photos,debiased')
+    self.assertEqual((config.data.name, config.loss.beta), ('my_photos', 0.0))
+    with self.assertRaisesRegex(ValueError, "debiased, hard; got 'my_photos'"):
+      get_config('my_photos')
+
   def test_unknown_variants_are_refused(self):
     with self.assertRaisesRegex(ValueError, "debiased, hard; got 'hrad'"):
       _get_config('cifar10')('hrad')
