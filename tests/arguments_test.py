@@ -59,6 +59,7 @@ class KnobsTest(parameterized.TestCase):
           (_INF, 'temperature must be finite, got inf'),
           ('0.5', "temperature must be a real number, got '0.5'"),
           (np.float32(0), 'temperature must be > 0'),
+          (2e-39, 'temperature must be at least 1.175e-38, got 2e-39'),
           (np.ones(2), r'temperature must be a scalar; got shape \(2,\)'),
           (10**400, 'temperature must be finite'),
           (None, 'temperature must be a real number, got None'),

@@ -279,6 +279,75 @@ class SimclrLossTest(testing.LossTest):
     for grad in grads:
       np.testing.assert_array_equal(grad, 0)
 
+  @parameterized.product(
+      temperature=(0.01, 0.5, 10.0, 1000.0),
+      beta=(0.0, 1.0, 100.0, 1e4),
+      floor=('none', 'soft'),
+  )
+  def test_gradients_by_beta_and_tau_plus(self, temperature, beta, floor):
+    arrays = testing.views(4, 3)
+    knobs = {'temperature': temperature, 'beta': beta, 'tau_plus': 0.01}
+    knobs = {name: np.float32(value) for name, value in knobs.items()}
+
+    def slope(name):
+      """By central differences with many digits."""
+      m = mpmath.mp.clone()
+      m.dps = 80
+      exact = {name: m.mpf(float(value)) for name, value in knobs.items()}
+      step = m.mpf(10) ** -20
+      above, below = (
+          sum(reference.simclr(
+              *arrays, floor=floor, m=m, **{**exact, name: exact[name] + x}
+          )[0])
+          for x in (step, -step)
+      )  # fmt: skip
+      return float((above - below) / (2 * step * len(arrays[0])))
+
+    # Weights e^{(beta / t) c} magnify what float32 rounds of a cosine c.
+    rounding = 3e-7 * beta / temperature
+    to_beta, to_tau = slope('beta'), slope('tau_plus')
+    for block_size in (None, 4):
+
+      def mean(beta, tau_plus, block_size=block_size):
+        return losses.simclr_loss(
+            *arrays, temperature=knobs['temperature'], beta=beta,
+            tau_plus=tau_plus, floor=floor, block_size=block_size,
+        ).mean()  # fmt: skip
+
+      by_beta, by_tau = jax.grad(mean, argnums=(0, 1))(
+          knobs['beta'], knobs['tau_plus']
+      )
+      np.testing.assert_allclose(
+          by_tau, to_tau, rtol=1e-5 + 2e-7 / temperature
+      )
+      if rounding < 0.1:
+        np.testing.assert_allclose(
+            by_beta, to_beta, rtol=1e-5 + rounding, atol=1e-37
+        )
+
+  @parameterized.product(
+      size=(8e37, 9e37, 3.3e38), dtype=(np.float32, jnp.bfloat16)
+  )
+  def test_rows_near_the_largest_number(self, size, dtype):
+    z1, z2 = testing.views(6, 3)
+    z1 = (z1 * (size / np.abs(z1).max())).astype(dtype)
+    values = jax.jit(losses.simclr_loss)(z1, z2.astype(dtype))
+    expected, *_ = reference.simclr(
+        z1.astype(np.float64) / size, z2.astype(dtype).astype(np.float64),
+        temperature=0.5, beta=1.0, tau_plus=0.1,
+    )  # fmt: skip
+    self.assert_close(values, np.array(expected))
+
+  def test_a_zero_row_has_no_gradient(self):
+    z1, z2 = testing.views(6, 3)
+    z1[2] = 0
+    _, (grad, _) = _mean_and_grads(losses.simclr_loss, z1, z2)
+    _, expected, _ = reference.simclr(
+        z1, z2, temperature=0.5, beta=1.0, tau_plus=0.1
+    )
+    np.testing.assert_array_equal(grad[2], 0)
+    self.assert_same_gradient(grad, np.array(expected))
+
   @parameterized.parameters(1e-20, 1e20)
   def test_the_length_of_embeddings_does_not_matter(self, length):
     z1, z2 = testing.views(6, 3)

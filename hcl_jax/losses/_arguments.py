@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _LARGEST = float(np.finfo(np.float32).max)  # more would be infinite
+_SMALLEST = float(np.finfo(np.float32).tiny)  # processors take less for 0
 
 
 def embeddings(**arrays: Any) -> list[jax.Array]:
@@ -131,6 +132,11 @@ def temperature(value: Any) -> None:
   number('temperature', value)
   if _known(value) and not value > 0:
     raise ValueError(f'temperature must be > 0, got {value}.')
+  if _known(value) and value < _SMALLEST:
+    raise ValueError(
+        f'temperature must be at least {_SMALLEST:.4g}, got {value}; anything '
+        'smaller is 0 in float32.'
+    )
 
 
 def beta(value: Any) -> None:

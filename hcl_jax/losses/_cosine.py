@@ -6,6 +6,8 @@ from jax import lax
 from jax.lax import stop_gradient
 import jax.numpy as jnp
 
+_LARGE = 2.0**64  # a power of two: multiplying by it rounds nothing
+
 
 def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:
   """float64 for itself, float32 for everything less precise."""
@@ -21,14 +23,19 @@ def normalize(embeddings: jax.Array) -> jax.Array:
   """Scales rows to length one; a zero row stays zero, with zero gradient.
 
   Dividing by the largest entry first keeps the sum of squares away from
-  overflow and underflow, whatever the scale of the row.
+  overflow and underflow, whatever the scale of the row. Entries too small for a
+  normal number, below 1.2e-38 in float32, are zeros to most processors.
   """
   embeddings = upcast(embeddings)
   largest = jnp.max(jnp.abs(embeddings), axis=-1, keepdims=True)
-  largest = stop_gradient(jnp.where(largest == 0, 1, largest))
-  scaled = embeddings / largest
+  largest = stop_gradient(largest)
+  # XLA divides by multiplying with 1 / largest, which must be a normal number.
+  shrink = jnp.where(largest > _LARGE, 1 / _LARGE, 1).astype(largest.dtype)
+  is_zero = largest == 0
+  scaled = (embeddings * shrink) / jnp.where(is_zero, 1, largest * shrink)
   squares = jnp.sum(scaled**2, axis=-1, keepdims=True)
-  return scaled * lax.rsqrt(jnp.where(squares == 0, 1, squares))
+  inverse = lax.rsqrt(jnp.where(is_zero, 1, squares))
+  return scaled * jnp.where(is_zero, 0, inverse)
 
 
 def inner_products(rows: jax.Array, columns: jax.Array) -> jax.Array:

@@ -2,8 +2,9 @@
 """One tile of cosines: its folds, the transpose of their derivative, blocks.
 
 A tile is folded about its running row peaks, or, where 1 + beta is small
-enough for the temperature that no tilt of a cosine can underflow, about the
-constant 1: then one pair of exponentials serves rows and columns alike.
+enough for the temperature that no tilt of a cosine can underflow and the
+temperature is no larger than 16, about the constant 1: then one pair of
+exponentials serves rows and columns alike.
 """
 
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from hcl_jax.losses import _tilting
 _MAX_EXPONENT = 60.0
 # (1 + beta) q e^{s-A} and beta q are subtracted there, which costs beta ulps.
 _MAX_BETA = 16.0
+# e^{s-A} and 1 likewise, which costs ulps times the temperature.
+_MIN_SCALE = 1 / 16
 _BELOW_COSINES = -2.0
 
 
@@ -84,7 +87,8 @@ def pairs_of_blocks(k):
 
 
 def _is_bounded(scale, beta):
-  return (beta <= _MAX_BETA) & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
+  exact = (beta <= _MAX_BETA) & (scale >= _MIN_SCALE)
+  return exact & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
 
 
 def fold_tile(folds, c, keep, scale, beta, axes=(1,)):

@@ -288,11 +288,6 @@ def _debiased_loss_jvp(primals, tangents):
   if soft_floor is not None:
     shrink = _soft_shrinkage_slope(delta, soft_floor)
     by_gap, by_excess = odds_slope * (1 - shrink), odds_slope * shrink
-    inside = delta <= jnp.log(soft_floor)
-    safe_tau = jnp.where(tau_plus > 0, tau_plus, 1)
-    by_log_tau = jnp.where(
-        inside, -jnp.exp(log_ratio + excess), odds_slope * shrink / safe_tau
-    )
   else:
     # Far from the cliff the ratio has no large exponents to cancel; at the
     # cliff the exponential form has no 0 * inf.
@@ -301,8 +296,19 @@ def _debiased_loss_jvp(primals, tangents):
     by_gap = jnp.where(far, ratio, jnp.exp(log_ratio + gap))
     by_gap = jnp.where(clamped, 0, by_gap)
     by_excess = -by_gap * jnp.exp(jnp.minimum(delta, 0))
-    by_log_tau = -jnp.exp(log_ratio + excess)
-  by_tau = jnp.where(clamped, 0, odds_slope / (1 - tau_plus) + by_log_tau)
+  # (e^A - e^B) / ((1 - tau) (e^A - tau e^B)), without the difference of ratios
+  # that is lost in rounding where the temperature is high and A near B.
+  above = gap - excess
+  by_tau = jnp.where(
+      above > 0,
+      by_gap * -jnp.expm1(-jnp.maximum(above, 0)),
+      jnp.exp(log_ratio + excess) * jnp.expm1(jnp.minimum(above, 0)),
+  ) / (1 - tau_plus)
+  if soft_floor is not None:
+    safe_tau = jnp.where(tau_plus > 0, tau_plus, 1)
+    outside = odds_slope * (1 / (1 - tau_plus) + shrink / safe_tau)
+    by_tau = jnp.where(delta <= jnp.log(soft_floor), by_tau, outside)
+  by_tau = jnp.where(clamped, 0, by_tau)
   tangent = by_gap * d_gap + by_excess * d_excess + by_tau * d_tau_plus
   tangent += jnp.where(clamped, odds_slope, 0) * d_floor_gap
   return loss, tangent
