@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bench as a user meets it: exit code, tables, JSON."""
 
+import itertools
 import json
 import math
 import os
@@ -11,6 +12,9 @@ import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
+
+from hcl_jax.bench import contest
+from hcl_jax.bench import loss
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
@@ -119,6 +123,14 @@ class BenchLossTest(parameterized.TestCase):
       self.assertStartsWith(by_name[name]['status'], 'would need')
       self.assertIsNone(by_name[name]['ms'])
     self.assertEqual(by_name['hard']['status'], 'ok')
+
+  def test_compilation_has_the_clock_of_the_calls(self):
+    ticks = itertools.count(0.0, 1000.0)
+    rows = contest.measure(
+        loss.own_contestants()[:1], 8, dim=4, rounds=1, limit=2**30,
+        clock=lambda: next(ticks), references=(),
+    )  # fmt: skip
+    self.assertEqual(rows[0]['compile_seconds'], 1000)
 
   def test_out_of_memory_ends_one_row_only(self):
     done = run(

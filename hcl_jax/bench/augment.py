@@ -12,7 +12,6 @@ import dataclasses
 import importlib.util
 import random
 import statistics
-import time
 from typing import Any
 
 from absl import flags
@@ -76,10 +75,11 @@ def own_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
   """The library, compiled as it is within a train step."""
   keys = jax.random.split(jax.random.key(0), len(images))
   arrays = keys, jnp.asarray(images)
-  start = time.perf_counter()
+  _, clock = contest.choose_clock()
+  start = clock()
   lowered = jax.jit(augmentation.__call__).lower(*arrays)
   compiled = lowered.compile(models.compiler_options())
-  seconds = time.perf_counter() - start
+  seconds = clock() - start
   memory = compiled.memory_analysis()
   return Run(
       'hcl_jax',

@@ -98,16 +98,16 @@ def guarded(step: Callable[..., None], run: Run, *args: Any) -> None:
     run.stop('out of memory')
 
 
-def compile_run(run: Run, dim: int) -> None:
+def compile_run(run: Run, dim: int, clock: Callable[[], float]) -> None:
   """Compiles without allocating arrays, and reads the memory planned."""
   run.function = run.contestant.function
   if not run.contestant.is_jax:
     return
   view = jax.ShapeDtypeStruct((run.batch, dim), jnp.float32)
   shapes = jax.eval_shape(run.contestant.inputs, view, view)
-  start = time.perf_counter()
+  start = clock()
   run.function = jax.jit(run.contestant.function).lower(*shapes).compile()
-  run.compile_seconds = time.perf_counter() - start
+  run.compile_seconds = clock() - start
   memory = run.function.memory_analysis()
   run.temp_bytes = getattr(memory, 'temp_size_in_bytes', None)
 
@@ -152,7 +152,7 @@ def measure(
   """Runs all contestants at one batch size; 0 rounds only compile them."""
   runs = [Run(contestant, batch) for contestant in contestants]
   for run in runs:
-    guarded(compile_run, run, dim)
+    guarded(compile_run, run, dim, clock)
     if rounds:
       guarded(warm_up, run, dim, limit)
     elif run.status == 'ok':
@@ -197,7 +197,7 @@ class Timed:
   Attributes:
     name: what to print.
     call: what to time; returns when it is done.
-    first_seconds: wall time of the first call, which compiles.
+    first_seconds: of the first call, which compiles.
     seconds: of a call, one for each round.
   """
 
@@ -209,9 +209,10 @@ class Timed:
 
 def timed(name: str, call: Callable[[], Any]) -> Timed:
   """Calls once to warm up."""
-  start = time.perf_counter()
+  _, clock = choose_clock()
+  start = clock()
   call()
-  return Timed(name, call, time.perf_counter() - start)
+  return Timed(name, call, clock() - start)
 
 
 def in_turns(
