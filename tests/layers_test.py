@@ -163,6 +163,14 @@ class ReadmeTest(absltest.TestCase):
     for block in blocks:
       exec(compile(block, str(readme), 'exec'), scope)  # noqa: S102
 
+  def test_no_folder_shadows_the_package(self):
+    # Whoever starts Python beside a folder hcl_jax imports that folder.
+    for pattern in ('*.md', 'docs/*.md', 'configs/*.py', 'colab/*.ipynb'):
+      for path in _ROOT.parent.glob(pattern):
+        self.assertNotRegex(
+            path.read_text(), r'--workdir=\S*/hcl_jax\b', path.name
+        )
+
 
 if __name__ == '__main__':
   absltest.main()
