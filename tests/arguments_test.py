@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import losses
-from tests import testing
+from tests.support import testing
 
 _NAN, _INF = float('nan'), float('inf')
 _Z = testing.normal(4, 3)

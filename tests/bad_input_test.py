@@ -29,8 +29,8 @@ from hcl_jax import prepare
 from hcl_jax.training import checkpoint
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import workdir as workdir_lib
-from tests import commands
-from tests import tu
+from tests.support import commands
+from tests.support import tu
 
 _IMAGES = f'--config={commands.ROOT}/configs/digits.py:hard'
 _GRAPHS = f'--config={commands.ROOT}/configs/graphs.py:tu_graphs/TOY'

@@ -10,7 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from hcl_jax.bench import checkpoint
-from tests import commands
+from tests.support import commands
 
 
 class PartsTest(parameterized.TestCase):

@@ -7,7 +7,7 @@ import tempfile
 
 from absl.testing import absltest
 
-from tests import commands
+from tests.support import commands
 
 
 class BenchGraphTest(absltest.TestCase):

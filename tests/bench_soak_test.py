@@ -20,7 +20,7 @@ from hcl_jax.bench import soak
 from hcl_jax.bench import trends
 from hcl_jax.bench import usage
 from hcl_jax.training import metrics
-from tests import commands
+from tests.support import commands
 
 _MIB = 2**20
 _SLEEP = [sys.executable, '-c', 'import time; time.sleep(60)']

@@ -11,8 +11,8 @@ import tensorflow_datasets as tfds
 
 from hcl_jax import prepare
 from hcl_jax.bench import sweep
-from tests import commands
-from tests import tu
+from tests.support import commands
+from tests.support import tu
 
 
 class PartsTest(parameterized.TestCase):

@@ -8,7 +8,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from tests import commands
+from tests.support import commands
 
 
 class BenchTrainTest(parameterized.TestCase):

@@ -24,7 +24,7 @@ from hcl_jax.data import graphs as data_graphs
 from hcl_jax.data.builders.tu_graphs import builder as builder_lib
 from hcl_jax.data.builders.tu_graphs import published
 from hcl_jax.data.builders.tu_graphs import text
-from tests import tu
+from tests.support import tu
 
 
 class _Test(parameterized.TestCase):

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import losses
-from tests import testing
-from tests import tiny
+from tests.support import testing
+from tests.support import tiny
 
 setUpModule = tiny.compile_quickly
 

@@ -10,7 +10,7 @@ from hcl_jax import sentences
 from hcl_jax.tasks import quick_thoughts
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import embedding
-from tests import tiny
+from tests.support import tiny
 
 _LENGTH = 12
 _VOCABULARY = 50

@@ -100,7 +100,7 @@ class _Child:
 
   def __init__(self, workdir, *, command=(), fields=(), **knobs):
     command = command or [
-        'tests/process_worker.py', json.dumps({'devices': 1} | knobs),
+        'tests/support/process_worker.py', json.dumps({'devices': 1} | knobs),
         '--config=configs/cifar10.py',
     ]  # fmt: skip
     flags = _FIELDS | dict(fields)

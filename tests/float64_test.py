@@ -7,7 +7,7 @@ import numpy as np
 
 from hcl_jax import losses
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 _KNOBS = {'temperature': 0.3, 'beta': 1.0, 'tau_plus': 0.1}
 

@@ -26,9 +26,9 @@ from hcl_jax import losses
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import grid
-from tests import corpus
-from tests import testing
-from tests import tu
+from tests.support import corpus
+from tests.support import testing
+from tests.support import tu
 
 
 def _sentence_config():

@@ -11,9 +11,9 @@ import numpy as np
 import hcl_jax
 from hcl_jax import graphs as graphs_lib
 from hcl_jax.models import gin
-from tests import testing
-from tests import tiny
-from tests import tu
+from tests.support import testing
+from tests.support import tiny
+from tests.support import tu
 
 _ROWS = [3, 8, 0, 5]
 

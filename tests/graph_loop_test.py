@@ -22,9 +22,9 @@ from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import readout
 from hcl_jax.training import step as step_lib
-from tests import looping
-from tests import tiny
-from tests import tu
+from tests.support import looping
+from tests.support import tiny
+from tests.support import tu
 
 setUpModule = tiny.compile_quickly
 

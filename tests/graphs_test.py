@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import graphs
-from tests import testing
+from tests.support import testing
 
 # A triangle with a tail, and an edge beside a node without one.
 _EDGES = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)]

@@ -12,8 +12,8 @@ import numpy as np
 
 from hcl_jax import sentences
 from hcl_jax.models import gru
-from tests import testing
-from tests import tiny
+from tests.support import testing
+from tests.support import tiny
 
 _VOCABULARY = 11
 _LENGTHS = [3, 0, 5, 1, 2, 5, 4]

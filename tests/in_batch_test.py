@@ -17,7 +17,7 @@ import optax
 
 from hcl_jax import losses
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 _MP = mpmath.mp.clone()
 _MP.dps = 30

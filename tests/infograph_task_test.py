@@ -15,9 +15,9 @@ from hcl_jax.tasks import infograph
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
 from tests import reference
-from tests import testing
-from tests import tiny
-from tests import tu
+from tests.support import testing
+from tests.support import tiny
+from tests.support import tu
 
 _KEY = jax.random.key(5)
 _STEP = np.int32(0)

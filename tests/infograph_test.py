@@ -10,7 +10,7 @@ import numpy as np
 
 from hcl_jax import losses
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 _SCORES = np.float32([[1.0, -1.0], [0.5, 2.0], [1.5, 1.0]])
 _IDS = np.array([0, 0, 1])

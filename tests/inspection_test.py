@@ -16,10 +16,10 @@ from hcl_jax.training import inspection
 from hcl_jax.training import loop
 from hcl_jax.training import run_report
 from hcl_jax.training import workdir as workdir_lib
-from tests import corpus
-from tests import looping
-from tests import tiny
-from tests import tu
+from tests.support import corpus
+from tests.support import looping
+from tests.support import tiny
+from tests.support import tu
 
 setUpModule = tiny.compile_quickly
 

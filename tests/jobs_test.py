@@ -18,7 +18,7 @@ from hcl_jax import prepare
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import jobs
 from hcl_jax.training import workdir as workdir_lib
-from tests import corpus
+from tests.support import corpus
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _CHAPTERS = 40

@@ -13,7 +13,7 @@ import numpy as np
 from hcl_jax import evaluation
 from hcl_jax.evaluation import accuracy
 from hcl_jax.evaluation import knn
-from tests import testing
+from tests.support import testing
 
 _CLASSES = 7
 

@@ -13,7 +13,7 @@ from hcl_jax import evaluation
 from hcl_jax.evaluation import _head
 from hcl_jax.evaluation import _recipe
 from hcl_jax.evaluation import linear
-from tests import testing
+from tests.support import testing
 
 
 def _task(rows=23, dim=6, classes=3, seed=0):

@@ -19,8 +19,8 @@ from hcl_jax.training import finite
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import workdir as workdir_lib
-from tests import looping
-from tests import tiny
+from tests.support import looping
+from tests.support import tiny
 
 _STEPS_PER_EPOCH = 4
 

@@ -16,7 +16,7 @@ from hcl_jax import models
 from hcl_jax.models import convolution
 from hcl_jax.models import norm
 from hcl_jax.models import resnet
-from tests import tiny
+from tests.support import tiny
 
 _KEY = jax.random.key(0)
 

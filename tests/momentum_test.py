@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import momentum
-from tests import testing
+from tests.support import testing
 
 
 class MixingTest(parameterized.TestCase):

@@ -15,7 +15,7 @@ import optax
 
 from hcl_jax import losses
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 
 def _oracle(pos, neg, **knobs):

@@ -9,7 +9,7 @@ import numpy as np
 from hcl_jax import analysis
 from hcl_jax.analysis import toy
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 
 def _polygon(n):

@@ -10,7 +10,7 @@ import numpy as np
 
 from hcl_jax import analysis
 from hcl_jax.analysis import plots
-from tests import testing
+from tests.support import testing
 
 _LABELS = np.arange(30) % 3
 

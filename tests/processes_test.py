@@ -22,9 +22,9 @@ import numpy as np
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import processes
-from tests import looping
-from tests import process_worker
-from tests import tiny
+from tests.support import looping
+from tests.support import process_worker
+from tests.support import tiny
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _CONFIG = 'configs/cifar10.py'
@@ -90,7 +90,7 @@ class _Pair:
       flags, environment = how(i)
       fields = _FIELDS | fields
       command = [
-          sys.executable, 'tests/process_worker.py', json.dumps(knobs),
+          sys.executable, 'tests/support/process_worker.py', json.dumps(knobs),
           f'--config={_CONFIG}', f'--workdir={workdir}',
           f'--heartbeat_timeout={_HEARTBEAT_SECONDS}', *flags,
           *(f'--config.{name}={value}' for name, value in fields.items()),

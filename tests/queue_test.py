@@ -9,7 +9,7 @@ import numpy as np
 
 from hcl_jax import losses
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 
 class MocoLossTest(testing.LossTest):

@@ -13,9 +13,9 @@ from hcl_jax import sentences
 from hcl_jax.models import gru
 from hcl_jax.tasks import quick_thoughts
 from hcl_jax.training import config as config_lib
-from tests import corpus
 from tests import reference
-from tests import tiny
+from tests.support import corpus
+from tests.support import tiny
 
 _STEP = np.int32(0)
 

@@ -14,7 +14,7 @@ import optax
 
 from hcl_jax import losses
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 # Pieces of text of 3, 2, 1 and 2 sentences; the single one has no neighbour.
 _SEGMENTS = np.array([4, 4, 4, 7, 7, 8, 9, 9])

@@ -27,10 +27,10 @@ from hcl_jax.training import readout
 from hcl_jax.training import sentence_scoring
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import sweeping
-from tests import corpus
-from tests import looping
-from tests import testing
-from tests import tiny
+from tests.support import corpus
+from tests.support import looping
+from tests.support import testing
+from tests.support import tiny
 
 setUpModule = tiny.compile_quickly
 

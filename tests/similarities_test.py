@@ -16,7 +16,7 @@ from hcl_jax.analysis import galleries
 from hcl_jax.analysis import similarities
 from hcl_jax.analysis import tilting
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 _LABELS = np.random.default_rng(5).integers(0, 3, 37)
 

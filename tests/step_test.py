@@ -22,7 +22,7 @@ from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import grid
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
-from tests import tiny
+from tests.support import tiny
 
 _ROWS = 16
 

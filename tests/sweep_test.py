@@ -32,8 +32,8 @@ from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import sweeping
 from hcl_jax.training import tally as tally_lib
 from hcl_jax.training import workdir as workdir_lib
-from tests import tiny
-from tests import tu
+from tests.support import tiny
+from tests.support import tu
 
 setUpModule = tiny.compile_quickly
 

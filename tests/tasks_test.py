@@ -11,7 +11,7 @@ import numpy as np
 import hcl_jax
 from hcl_jax.tasks import moco
 from hcl_jax.tasks import task as task_lib
-from tests import tiny
+from tests.support import tiny
 
 _ROWS = 8
 _KEY = jax.random.key(5)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcl_jax import analysis
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 _LABELS = np.array([0, 0, 1, 2, 2, 2, 1, 0, 3])
 

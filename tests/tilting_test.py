@@ -11,7 +11,7 @@ import numpy as np
 from hcl_jax import losses
 from hcl_jax.losses import _tilting
 from tests import reference
-from tests import testing
+from tests.support import testing
 
 _MP = mpmath.mp.clone()
 _MP.dps = 60

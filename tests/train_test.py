@@ -15,8 +15,8 @@ from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax.training import metrics
-from tests import corpus
-from tests import tu
+from tests.support import corpus
+from tests.support import tu
 
 _ROOT = pathlib.Path(__file__).parent.parent
 

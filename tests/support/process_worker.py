@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """hcl_jax.train with a tiny experiment, as a process of its own.
 
-  python tests/process_worker.py KNOBS FLAGS...
+  python tests/support/process_worker.py KNOBS FLAGS...
 
 KNOBS is a JSON object:
   devices: how many this process has.
@@ -33,7 +33,7 @@ from hcl_jax.training import checkpoint
 from hcl_jax.training import checksums
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import readout
-from tests import tiny
+from tests.support import tiny
 
 _STEPS_PER_EPOCH = 4
 

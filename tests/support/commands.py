@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from absl.testing import parameterized
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 
 # Every command gets a fork of a process that has imported what they share but
 # none of them, so that it defines its flags anew. No backend has started then.
