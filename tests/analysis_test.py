@@ -4,10 +4,7 @@
 import itertools
 import json
 import math
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -20,6 +17,7 @@ from hcl_jax.training import config as config_lib
 from hcl_jax.training import grid
 from hcl_jax.training import results as results_lib
 from hcl_jax.training import tally as tally_lib
+from tests.support import commands
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -523,26 +521,20 @@ class ResultsTest(_FolderTestCase):
 class CommandTest(_FolderTestCase):
 
   def _run(self, *arguments):
-    return subprocess.run(
-        [sys.executable, '-m', 'hcl_jax.analyze', *arguments],
-        cwd=_ROOT,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-    )
+    return commands.run('analyze', *arguments)
 
   def test_draws_and_tabulates(self):
     fields = {'loss.beta': (0.0, 2.0), 'seed': (0, 1, 2)}
     one = self._write_sweep('one', fields)
     two = self._write_sweep('two', fields, **{'data.name': 'DD'})
     done = self._run(f'--workdir={one}')
-    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(done.status, 0, done.err)
     names = {
         'table.md', 'svm_accuracy.png', 'svm_accuracy.svg', 'report.html'
     }  # fmt: skip
     self.assertEqual({x.name for x in (one / 'analysis').iterdir()}, names)
     table = (one / 'analysis' / 'table.md').read_text()
-    self.assertIn(table, done.stdout)
+    self.assertIn(table, done.out)
     self.assertIn('| MUTAG | 0.10 ± 0.10 | **0.40 ± 0.10** |', table)
 
     page = (one / 'analysis' / 'report.html').read_text()
@@ -557,7 +549,7 @@ class CommandTest(_FolderTestCase):
           f'{{"step": 2, "svm/accuracy": 0.{member}}}\n'
       )
     done = self._run(f'--workdir={one}')
-    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(done.status, 0, done.err)
     names |= {'curves_svm_accuracy.png', 'curves_svm_accuracy.svg', 'epochs.md'}
     self.assertEqual({x.name for x in (one / 'analysis').iterdir()}, names)
     epochs = (one / 'analysis' / 'epochs.md').read_text()
@@ -567,19 +559,19 @@ class CommandTest(_FolderTestCase):
 
     both = f'--workdir={one},{two}'
     done = self._run(both, f'--output={self.root / "both"}')
-    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(done.status, 0, done.err)
     table = (self.root / 'both' / 'table.md').read_text()
     self.assertRegex(table, r'(?s)\| MUTAG \| .*\| DD \| ')
 
     done = self._run(both)
-    self.assertEqual(done.returncode, 2)
-    self.assertIn('--output=FOLDER is needed', done.stderr)
+    self.assertEqual(done.status, 2)
+    self.assertIn('--output=FOLDER is needed', done.err)
     done = self._run(f'--workdir={one}', '--axis=model.width')
-    self.assertEqual(done.returncode, 2)
-    self.assertIn('axis must be a number that runs differ in', done.stderr)
+    self.assertEqual(done.status, 2)
+    self.assertIn('axis must be a number that runs differ in', done.err)
     done = self._run(f'--workdir={one}', '--score=knn/top1')
-    self.assertEqual(done.returncode, 2)
-    self.assertIn('must be one of svm/accuracy; got knn/top1', done.stderr)
+    self.assertEqual(done.status, 2)
+    self.assertIn('must be one of svm/accuracy; got knn/top1', done.err)
 
   @parameterized.named_parameters(
       ('nothing', False, False, 'there is no run in'),
@@ -592,9 +584,9 @@ class CommandTest(_FolderTestCase):
       record |= {'sweep': {'seed': [0]}} if is_sweep else {}
       (self.root / 'config.json').write_text(json.dumps(record))
     done = self._run(f'--workdir={self.root}')
-    self.assertEqual(done.returncode, 2, done.stderr)
-    self.assertIn(message, done.stderr)
-    self.assertLen(done.stderr.strip().splitlines(), 1)
+    self.assertEqual(done.status, 2, done.err)
+    self.assertIn(message, done.err)
+    self.assertLen(done.err.strip().splitlines(), 1)
     self.assertFalse((self.root / 'analysis').exists())
 
   def test_runs_and_sweeps_are_not_mixed(self):
@@ -604,16 +596,12 @@ class CommandTest(_FolderTestCase):
     record = config_lib.graph_config().to_dict()
     (run / 'config.json').write_text(json.dumps(record))
     done = self._run(f'--workdir={sweep},{run}', f'--output={self.root}/both')
-    self.assertEqual(done.returncode, 2)
-    self.assertRegex(done.stderr, 'one is a sweep and .*run a run')
+    self.assertEqual(done.status, 2)
+    self.assertRegex(done.err, 'one is a sweep and .*run a run')
     self.assertFalse((self.root / 'both').exists())
 
   def test_a_sweep_of_failures_is_refused(self):
     workdir = self._write_sweep('one', {'seed': (0, 1)}, failed=[0, 1])
     done = self._run(f'--workdir={workdir}')
-    self.assertEqual(done.returncode, 2)
-    self.assertIn('no member of the sweep has a score', done.stderr)
-
-
-if __name__ == '__main__':
-  absltest.main()
+    self.assertEqual(done.status, 2)
+    self.assertIn('no member of the sweep has a score', done.err)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad arguments: a ValueError that names them, shows them and says why."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -270,7 +269,3 @@ class ArraysTest(parameterized.TestCase):
   def test_numpy_float64_is_read_as_jax_reads_it(self):
     values = losses.simclr_loss(_Z.astype(np.float64), jnp.asarray(_Z))
     self.assertEqual(values.dtype, jnp.float32)
-
-
-if __name__ == '__main__':
-  absltest.main()

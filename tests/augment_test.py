@@ -6,7 +6,6 @@ import doctest
 import functools
 import importlib
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax import export
@@ -456,7 +455,3 @@ class ErrorsTest(parameterized.TestCase):
     second = augment.Augmentation(scale=(0.2, 1.0), mean=(0.5, 0.5, 0.5))
     self.assertEqual(hash(first), hash(second))
     self.assertEqual(first, second)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -14,14 +14,11 @@ runs, files of data. What the library says of the same is tested where it is:
 
 import contextlib
 import io
-import pathlib
-import tempfile
-import unittest
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tensorflow_datasets as tfds
 
 from hcl_jax import data
@@ -40,19 +37,17 @@ _TRAIN = _IMAGES, '--workdir=run', '--config.data.name=mine'
 _SWEEP = *_TRAIN, '--config.data.batch_size=10'
 _ALL = 'train', 'sweep', 'evaluate', 'analyze', 'prepare', 'nearest', 'bench'
 
-_root = _commands = None
+_root = None
 
 
-def setUpModule():
-  global _root, _commands
-  root = unittest.enterModuleContext(tempfile.TemporaryDirectory())
-  _root = pathlib.Path(root).resolve()
+@pytest.fixture(scope='module', autouse=True)
+def _shared(tmp_path_factory):
+  global _root
+  _root = tmp_path_factory.mktemp('bad_input').resolve()
   tfds.disable_progress_bar()
   with contextlib.redirect_stdout(io.StringIO()):
     _write_data()
   _write_runs()
-  _commands = commands.Commands(_root)
-  unittest.addModuleCleanup(_commands.close)
 
 
 def _write_data():
@@ -118,12 +113,19 @@ def _write_runs():
     steps.save(3, {'kernel': jnp.ones(3)}, wait=True)
 
 
+def _run(module, *arguments):
+  data_dir = str(_root / 'data')
+  return commands.run(
+      module, *arguments, folder=_root, TFDS_DATA_DIR=data_dir
+  )
+
+
 class BadInputTest(parameterized.TestCase):
 
   def check(self, message, module, *arguments):
     """Runs a command that must be refused."""
     before = _contents()
-    done = _commands.run(module, *arguments)
+    done = _run(module, *arguments)
     self.assertEqual(done.status, 2, done.err)
     self.assertLen(done.err.splitlines(), 1, done.err)
     self.assertStartsWith(done.err, f'hcl_jax.{module}: ')
@@ -385,13 +387,13 @@ class PrepareTest(BadInputTest):
         "'.*TOY'.*Choose another name",
         'prepare', '--dataset=mine', '--arrays=TOY',
     )  # fmt: skip
-    done = _commands.run('prepare', '--dataset=mine', '--arrays=arrays')
+    done = _run('prepare', '--dataset=mine', '--arrays=arrays')
     self.assertEqual(done.status, 0, done.err)
 
   @parameterized.product(dataset=('x', 'x/y'), data_dir=('data', 'new/data'))
   def test_a_broken_image_leaves_nothing_behind(self, dataset, data_dir):
     before = _contents()
-    done = _commands.run(
+    done = _run(
         'prepare', f'--dataset={dataset}', '--images=broken', '--image_size=8',
         f'--data_dir={data_dir}',
     )  # fmt: skip
@@ -435,7 +437,3 @@ class PrepareTest(BadInputTest):
   def test_data(self, dataset, flag, message):
     flags = ['--image_size=8', *filter(None, [flag])]
     self.check(message, 'prepare', f'--dataset={dataset}', *flags)
-
-
-if __name__ == '__main__':
-  absltest.main()

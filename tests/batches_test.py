@@ -173,7 +173,3 @@ class MapAheadTest(absltest.TestCase):
       time.sleep(0.01)
     self.assertLen(made, 7)
     self.assertEqual(list(results), list(range(1, 20)))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -6,17 +6,16 @@ import math
 import os
 import pathlib
 import random
-import subprocess
-import sys
 import tempfile
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax import augment
 from hcl_jax.bench import augment as bench_augment
 from hcl_jax.bench import pillow_augment
+from tests.support import commands
+from tests.support import forks
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _WITHOUT_PILLOW = """
@@ -33,15 +32,11 @@ command.run("hcl_jax.bench", __main__.main)
 
 
 def run(*arguments: str, start: tuple[str, ...] = ('-m', 'hcl_jax.bench')):
-  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
-  return subprocess.run(
-      [sys.executable, *start, 'augment', *arguments],
-      cwd=_ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=300,
+  process = forks.start(
+      *start, 'augment', *arguments, environment=commands.environment()
   )
+  out, err = process.communicate(timeout=300)
+  return commands.Done(process.wait(), out, err)
 
 
 class BenchAugmentTest(parameterized.TestCase):
@@ -57,7 +52,7 @@ class BenchAugmentTest(parameterized.TestCase):
     done = run(
         '--augment_batch=4', '--sides=32', '--rounds=2', f'--json={self.json}'
     )
-    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(done.status, 0, done.err)
     self.assertEqual(os.listdir(self.directory), [self.json.name])
     rows = json.loads(self.json.read_text())['rows']
     self.assertEqual(
@@ -65,7 +60,7 @@ class BenchAugmentTest(parameterized.TestCase):
         [(n, 32, b) for b in (True, False) for n in ('hcl_jax', 'Pillow')],
     )
     for r in rows:
-      self.assertEqual(done.stdout.count(f'\n{r["name"]}  '), 2)
+      self.assertEqual(done.out.count(f'\n{r["name"]}  '), 2)
       self.assertLen(r['round_ms'], 2)
       self.assertTrue(math.isfinite(r['images_per_second']))
       self.assertGreater(r['times_pillow'], 0)
@@ -83,8 +78,8 @@ class BenchAugmentTest(parameterized.TestCase):
         f'--json={self.json}',
         start=('-c', _WITHOUT_PILLOW),
     )
-    self.assertEqual(done.returncode, 0, done.stderr)
-    self.assertIn('pip install pillow', done.stderr)
+    self.assertEqual(done.status, 0, done.err)
+    self.assertIn('pip install pillow', done.err)
     rows = json.loads(self.json.read_text())['rows']
     self.assertEqual({r['name'] for r in rows}, {'hcl_jax'})
     self.assertEqual({r['times_pillow'] for r in rows}, {None})
@@ -97,9 +92,9 @@ class BenchAugmentTest(parameterized.TestCase):
   )
   def test_rejects_in_one_line(self, arguments, message):
     done = run(*arguments, f'--json={self.json}')
-    self.assertEqual(done.returncode, 2)
-    self.assertLen(done.stderr.splitlines(), 1, done.stderr)
-    self.assertIn(message, done.stderr)
+    self.assertEqual(done.status, 2)
+    self.assertLen(done.err.splitlines(), 1, done.err)
+    self.assertIn(message, done.err)
     self.assertEmpty(os.listdir(self.directory))
 
   def test_both_make_images_of_the_same_kind(self):
@@ -125,7 +120,3 @@ class BenchAugmentTest(parameterized.TestCase):
     np.testing.assert_allclose(
         augmented, augment.normalize(images), atol=1e-5
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

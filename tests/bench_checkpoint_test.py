@@ -6,7 +6,6 @@ import os
 import statistics
 from unittest import mock
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from hcl_jax.bench import checkpoint
@@ -74,10 +73,10 @@ class BenchCheckpointTest(commands.CommandsTest):
     path = self.root / 'checkpoint.json'
     directory = self.root / 'saved'
     directory.mkdir()
-    done = commands.run_bench(
-        'checkpoint', '--networks=small', '--step_batch=4', '--rounds=2',
-        '--window_steps=2', f'--checkpoint_dir={directory}', f'--json={path}',
-        JAX_DISABLE_MOST_OPTIMIZATIONS='1',
+    done = commands.run(
+        'bench', 'checkpoint', '--networks=small', '--step_batch=4',
+        '--rounds=2', '--window_steps=2', f'--checkpoint_dir={directory}',
+        f'--json={path}',
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
     self.assertEmpty(os.listdir(directory))
@@ -108,9 +107,5 @@ class BenchCheckpointTest(commands.CommandsTest):
       ('--step_batch=1', '--step_batch must be >= 2'),
   )
   def test_rejects_in_one_line(self, argument, message):
-    done = self.commands.run('bench', 'checkpoint', argument)
+    done = self.run_here('bench', 'checkpoint', argument)
     self.check_refused(done, message)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -15,9 +15,9 @@ class BenchGraphTest(absltest.TestCase):
   def test_times_an_epoch(self):
     with tempfile.TemporaryDirectory() as directory:
       path = pathlib.Path(directory) / 'graph.json'
-      done = commands.run_bench(
-          'graph', '--epoch_graphs=12', '--graph_batch=6', '--rounds=1',
-          f'--json={path}',
+      done = commands.run(
+          'bench', 'graph', '--epoch_graphs=12', '--graph_batch=6',
+          '--rounds=1', f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)
       results = json.loads(path.read_text())
@@ -29,18 +29,15 @@ class BenchGraphTest(absltest.TestCase):
     self.assertGreater(ours['ms'], 0)
 
   def test_refuses_what_cannot_be(self):
-    done = commands.run_bench('graph', '--graph_batch=1')
+    done = commands.run('bench', 'graph', '--graph_batch=1')
     self.assertEqual(done.status, 2)
     self.assertIn('--graph_batch must be >= 2, got 1', done.err)
 
   def test_refuses_data_that_is_not_there(self):
     with tempfile.TemporaryDirectory() as directory:
-      done = commands.run_bench(
-          'graph', '--bench_dataset=MUTAG', f'--bench_data_dir={directory}'
+      done = commands.run(
+          'bench', 'graph', '--bench_dataset=MUTAG',
+          f'--bench_data_dir={directory}',
       )
     self.assertEqual(done.status, 2)
     self.assertIn("data set 'tu_graphs/MUTAG' is not prepared", done.err)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -5,11 +5,8 @@ import functools
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -18,6 +15,7 @@ import numpy as np
 import hcl_jax
 from hcl_jax.bench import program
 from hcl_jax.bench import scale
+from tests.support import commands
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -149,22 +147,11 @@ class ScaleTest(parameterized.TestCase):
   def test_command(self):
     with tempfile.TemporaryDirectory() as folder:
       path = os.path.join(folder, 'scale.json')
-      done = subprocess.run(
-          [
-              sys.executable, '-m', 'hcl_jax.bench', 'scale',
-              '--device_counts=1,2', '--global_sizes=64', '--scale_dim=8',
-              '--pairs_per_device=16', f'--json={path}',
-          ],
-          cwd=_ROOT,
-          env={k: x for k, x in os.environ.items() if k != 'XLA_FLAGS'},
-          capture_output=True,
-          text=True,
+      done = commands.run(
+          'bench', 'scale', '--device_counts=1,2', '--global_sizes=64',
+          '--scale_dim=8', '--pairs_per_device=16', f'--json={path}',
       )  # fmt: skip
-      self.assertEqual(done.returncode, 0, done.stderr)
+      self.assertEqual(done.status, 0, done.err)
       rows = json.loads(pathlib.Path(path).read_text())
     self.assertLen(rows['devices'], 4)
-    self.assertIn('2 ring', done.stdout)
-
-
-if __name__ == '__main__':
-  absltest.main()
+    self.assertIn('2 ring', done.out)

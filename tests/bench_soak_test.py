@@ -230,11 +230,11 @@ class BenchSoakTest(commands.CommandsTest):
   def test_a_short_run(self):
     path = self.root / 'soak.json'
     workdir = self.root / 'run'
-    done = commands.run_bench(
-        'soak', '--soak_steps=12', '--soak_every_epochs=1',
+    done = commands.run(
+        'bench', 'soak', '--soak_steps=12', '--soak_every_epochs=1',
         '--soak_sample_seconds=0.01', f'--soak_workdir={workdir}',
         '--bench_dataset=digit_scenes/tiny', f'--bench_data_dir={self.root}',
-        f'--json={path}', JAX_DISABLE_MOST_OPTIMIZATIONS='1',
+        f'--json={path}',
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
     self.assertIn('configs/digits.py:hard: 12 steps, with 3 eval', done.out)
@@ -261,7 +261,7 @@ class BenchSoakTest(commands.CommandsTest):
         '  made.optimizer.learning_rate = -1.0\n'
         '  return made\n'
     )
-    done = self.commands.run('bench', 'soak', f'--soak_config={config}')
+    done = self.run_here('bench', 'soak', f'--soak_config={config}')
     self.assertEqual(done.status, 2)
     self.assertRegex(
         done.err.strip().splitlines()[-1],
@@ -277,11 +277,7 @@ class BenchSoakTest(commands.CommandsTest):
       (f'--soak_workdir={__file__}', 'must be an empty directory'),
   )
   def test_rejects_in_one_line(self, argument, message):
-    done = self.commands.run(
+    done = self.run_here(
         'bench', 'soak', f'--soak_config={__file__}', argument
     )
     self.check_refused(done, message)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -60,8 +60,8 @@ class BenchSweepTest(absltest.TestCase):
     )
 
   def _run(self, *arguments):
-    return commands.run_bench(
-        'sweep', '--bench_dataset=tu_graphs/TOY',
+    return commands.run(
+        'bench', 'sweep', '--bench_dataset=tu_graphs/TOY',
         f'--bench_data_dir={self.root}', *arguments,
     )  # fmt: skip
 
@@ -101,7 +101,3 @@ class BenchSweepTest(absltest.TestCase):
     self.assertRegex(
         done.err, 'hcl_jax.sweep failed: .*--dataset=tu_graphs/TOY'
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

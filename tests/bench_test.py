@@ -6,15 +6,14 @@ import json
 import math
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from hcl_jax.bench import contest
 from hcl_jax.bench import loss
+from tests.support import commands
+from tests.support import forks
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
@@ -38,15 +37,11 @@ command.run("hcl_jax.bench", __main__.main)
 
 
 def run(*arguments: str, start: tuple[str, ...] = ('-m', 'hcl_jax.bench')):
-  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
-  return subprocess.run(
-      [sys.executable, *start, *arguments],
-      cwd=_ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=300,
+  process = forks.start(
+      *start, *arguments, environment=commands.environment()
   )
+  out, err = process.communicate(timeout=300)
+  return commands.Done(process.wait(), out, err)
 
 
 class BenchLossTest(parameterized.TestCase):
@@ -67,12 +62,12 @@ class BenchLossTest(parameterized.TestCase):
         '--peers=optax',
         f'--json={self.json}',
     )
-    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(done.status, 0, done.err)
     self.assertEqual(os.listdir(self.directory), [self.json.name])
     results = json.loads(self.json.read_text())
     rows = {(r['name'], r['batch']): r for r in results['rows']}
     for name in _OWN:
-      self.assertEqual(done.stdout.count(f'\n{name}  '), 2)  # both tables
+      self.assertEqual(done.out.count(f'\n{name}  '), 2)  # both tables
       self.assertEqual(rows[name, 16]['status'], 'not run')
       for batch in (8, 16):
         self.assertGreaterEqual(rows[name, batch]['temp_bytes'], 0)
@@ -113,8 +108,8 @@ class BenchLossTest(parameterized.TestCase):
         '--max_dense_gib=0',
         f'--json={self.json}',
     )
-    self.assertEqual(done.returncode, 0, done.stderr)
-    self.assertIn('process CPU time', done.stdout)
+    self.assertEqual(done.status, 0, done.err)
+    self.assertIn('process CPU time', done.out)
     results = json.loads(self.json.read_text())
     self.assertEqual(results['cores'], 1)
     self.assertEqual([r['name'] for r in results['rows']], list(_OWN))
@@ -141,8 +136,8 @@ class BenchLossTest(parameterized.TestCase):
         f'--json={self.json}',
         start=('-c', _TOO_LARGE),
     )
-    self.assertEqual(done.returncode, 0, done.stderr)
-    self.assertRegex(done.stdout, r'too large +8 +out of memory')
+    self.assertEqual(done.status, 0, done.err)
+    self.assertRegex(done.out, r'too large +8 +out of memory')
     statuses = [r['status'] for r in json.loads(self.json.read_text())['rows']]
     self.assertEqual(statuses, ['out of memory', 'ok'])
 
@@ -155,12 +150,8 @@ class BenchLossTest(parameterized.TestCase):
   )
   def test_rejects_in_one_line(self, arguments, message):
     done = run(*arguments, f'--json={self.json}')
-    self.assertEqual(done.returncode, 2)
-    self.assertLen(done.stderr.splitlines(), 1, done.stderr)
-    self.assertIn(message, done.stderr)
-    self.assertEmpty(done.stdout)
+    self.assertEqual(done.status, 2)
+    self.assertLen(done.err.splitlines(), 1, done.err)
+    self.assertIn(message, done.err)
+    self.assertEmpty(done.out)
     self.assertEmpty(os.listdir(self.directory))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -15,8 +15,8 @@ class BenchTextTest(absltest.TestCase):
   def test_times_the_encoders(self):
     with tempfile.TemporaryDirectory() as directory:
       path = pathlib.Path(directory) / 'text.json'
-      done = commands.run_bench(
-          'text', '--text_batch=6', '--text_dim=4', '--word_dim=3',
+      done = commands.run(
+          'bench', 'text', '--text_batch=6', '--text_dim=4', '--word_dim=3',
           '--rounds=1', f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)
@@ -33,10 +33,6 @@ class BenchTextTest(absltest.TestCase):
     )  # fmt: skip
 
   def test_refuses_what_cannot_be(self):
-    done = commands.run_bench('text', '--text_dim=5')
+    done = commands.run('bench', 'text', '--text_dim=5')
     self.assertEqual(done.status, 2)
     self.assertIn('--text_dim must be even, got 5', done.err)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -5,7 +5,6 @@ import json
 import pathlib
 import tempfile
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests.support import commands
@@ -16,9 +15,9 @@ class BenchTrainTest(parameterized.TestCase):
   def test_times_the_step_and_its_parts(self):
     with tempfile.TemporaryDirectory() as directory:
       path = pathlib.Path(directory) / 'train.json'
-      done = commands.run_bench(
-          'train', '--networks=small', '--step_batch=4', '--loss_batch=8',
-          '--rounds=2', '--notorch', '--plain_convolutions',
+      done = commands.run(
+          'bench', 'train', '--networks=small', '--step_batch=4',
+          '--loss_batch=8', '--rounds=2', '--notorch', '--plain_convolutions',
           f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)
@@ -41,11 +40,7 @@ class BenchTrainTest(parameterized.TestCase):
       ('--step_batch=1', '--step_batch must be >= 2'),
   )
   def test_rejects_in_one_line(self, argument, message):
-    done = commands.run_bench('train', argument)
+    done = commands.run('bench', 'train', argument)
     self.assertEqual(done.status, 2)
     self.assertIn(message, done.err)
     self.assertLen(done.err.strip().splitlines(), 1)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -144,7 +144,3 @@ class CatalogueTest(absltest.TestCase):
     ):
       with self.subTest(name), self.assertRaisesRegex(ValueError, message):
         prepare.prepare(name, data_dir=self.data_dir)
-
-
-if __name__ == '__main__':
-  absltest.main()

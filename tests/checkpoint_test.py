@@ -497,7 +497,3 @@ class KilledTest(CheckpointTest):
       self.assertLen(self._names(), 3)
       checkpoints.save(2, {'w': jnp.full(9, 3.0)})
     self.assertEqual(self._names(), ['2'])
-
-
-if __name__ == '__main__':
-  absltest.main()

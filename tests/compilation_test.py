@@ -82,7 +82,3 @@ class SharedTest(absltest.TestCase):
     self.assertEmpty(list(self.workdir.iterdir()))
     self.assertNotIn(_VARIABLE, os.environ)
     self.assertIsNone(jax.config.jax_compilation_cache_dir)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -9,7 +9,6 @@ from unittest import mock
 import zipfile
 
 from absl import flags
-from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
 import numpy as np
@@ -469,7 +468,3 @@ class GraphBatchesTest(parameterized.TestCase):
   def test_batches_of_nothing(self):
     with self.assertRaisesRegex(ValueError, 'batch_size must be at least 1'):
       data.GraphBatches(tu.random_graphs(5), seed=0, batch_size=0)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -310,7 +310,3 @@ class LocationsTest(absltest.TestCase):
     text = json.dumps({'default_config_name': 'y'})
     (self.root / 'a/.config/metadata.json').write_text(text)
     self.assertEqual(self._find('a'), 'a/y/1.0.0')
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -7,7 +7,6 @@ right under Adam.
 
 import functools
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -15,9 +14,6 @@ import numpy as np
 
 from hcl_jax import losses
 from tests.support import testing
-from tests.support import tiny
-
-setUpModule = tiny.compile_quickly
 
 P = jax.sharding.PartitionSpec
 _DEVICES = 8
@@ -249,7 +245,3 @@ class MemoryTest(testing.LossTest):
     self.assertLessEqual(at_4096, 45e6)
     self.assertLessEqual(at_16384, 250e6)
     self.assertLessEqual(at_16384, 4.4 * at_4096)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -48,7 +48,3 @@ class DigitScenesTest(absltest.TestCase):
     bright = images.max(axis=-1) > 200
     self.assertGreater(bright.mean(axis=(1, 2)).min(), 0.015)
     self.assertLess(bright.mean(axis=(1, 2)).max(), 0.6)
-
-
-if __name__ == '__main__':
-  absltest.main()

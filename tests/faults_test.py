@@ -6,7 +6,7 @@ command is given once more. It then ends as a run does that nothing happened to:
 with the same bits in its last state and in metrics.jsonl. What a lost peer does
 to the others is in processes_test.py.
 
-Slow: some forty processes. HCL_JAX_SKIP_SLOW in the environment leaves it out.
+Slow: some forty processes. ``-m 'not slow'`` leaves it out.
 """
 
 from concurrent import futures
@@ -20,23 +20,22 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from typing import NamedTuple
-import unittest
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import numpy as np
+import pytest
 import tensorflow_datasets as tfds
 
 from hcl_jax import data
 from hcl_jax.training import metrics as metrics_lib
+from tests.support import commands
+from tests.support import forks
 
-_ROOT = pathlib.Path(__file__).parent.parent
 _FIELDS = {
     'data.batch_size': 16,
     'train.epochs': 8,  # of four steps
@@ -52,20 +51,20 @@ _OLD = 'old'  # a mark
 _TINY = 'digit_scenes/tiny'
 _PATIENCE_SECONDS = 300  # of a machine that has other work
 
+pytestmark = pytest.mark.slow
+
 _folder = None  # of the run that nothing happens to, and of what all share
 _expected = None  # how that run ends
 
 
-def setUpModule():
+@pytest.fixture(scope='module', autouse=True)
+def _shared(tmp_path_factory):
   global _folder, _expected
-  if os.environ.get('HCL_JAX_SKIP_SLOW'):
-    raise unittest.SkipTest('slow')
-  _folder = pathlib.Path(
-      unittest.enterModuleContext(tempfile.TemporaryDirectory())
-  )
-  unittest.addModuleCleanup(_Child.end_all)
+  _folder = tmp_path_factory.mktemp('faults')
   _expected = _Child(_folder / 'whole').finish()
   assert _expected.status == 0, _expected.errors
+  yield
+  _Child.end_all()
 
 
 class _End(NamedTuple):
@@ -104,14 +103,10 @@ class _Child:
         '--config=configs/cifar10.py',
     ]  # fmt: skip
     flags = _FIELDS | dict(fields)
-    self._process = subprocess.Popen(
-        [sys.executable, *command, f'--workdir={workdir}',
-         *(f'--config.{name}={value}' for name, value in flags.items())],
-        cwd=_ROOT,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    self._process = forks.start(
+        *command, f'--workdir={workdir}',
+        *(f'--config.{name}={value}' for name, value in flags.items()),
+        environment=_environment(),
     )  # fmt: skip
     self._all.append(self._process)
     self.pid = self._process.pid
@@ -150,16 +145,13 @@ class _Child:
 
 
 def _environment():
-  environment = os.environ | {
-      'PYTHONPATH': str(_ROOT),
-      'TFDS_DATA_DIR': str(_folder / 'data'),
+  return commands.environment(
+      TFDS_DATA_DIR=str(_folder / 'data'),
       # All processes compile the same programs.
-      'JAX_COMPILATION_CACHE_DIR': str(_folder / 'compiled'),
-      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-      'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
-  }
-  environment.pop('SLURM_JOB_ID', None)  # no cluster
-  return environment
+      JAX_COMPILATION_CACHE_DIR=str(_folder / 'compiled'),
+      JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
+      JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES='-1',
+  )
 
 
 def _steps(workdir) -> list[int]:
@@ -506,7 +498,3 @@ def _fill(disk) -> None:
         pass
     except OSError:
       pass
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """With x64 enabled, float64 embeddings are computed in float64."""
 
-from absl.testing import absltest
 import jax
 import numpy as np
 
@@ -67,7 +66,3 @@ class Float64Test(testing.LossTest):
           ),
           reference.infograph(self.z1 @ graphs.T, labels, 1.0, 0.1, variant),
       )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -11,7 +11,6 @@ import os
 from unittest import mock
 
 from absl import flags
-from absl.testing import absltest
 from absl.testing import parameterized
 import hypothesis
 from hypothesis import strategies as st
@@ -258,7 +257,3 @@ class ConfigTest(parameterized.TestCase):
 
     check()
     self.assertNotEmpty(accepted)
-
-
-if __name__ == '__main__':
-  absltest.main()

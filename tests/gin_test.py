@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GIN and InfoGraph's heads against numpy in float64, node by node."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import jax
@@ -12,12 +11,9 @@ import hcl_jax
 from hcl_jax import graphs as graphs_lib
 from hcl_jax.models import gin
 from tests.support import testing
-from tests.support import tiny
 from tests.support import tu
 
 _ROWS = [3, 8, 0, 5]
-
-setUpModule = tiny.compile_quickly
 
 
 def _variables(module, batch, seed=0):
@@ -232,7 +228,3 @@ class PaddingTest(parameterized.TestCase):
       np.testing.assert_allclose(other_value, value, rtol=1e-5)
       for g, e in zip(*map(jax.tree.leaves, (other_grads, grads)), strict=True):
         self.assertLess(testing.gradient_error(g, e, 1e-3), 1e-4)
-
-
-if __name__ == '__main__':
-  absltest.main()

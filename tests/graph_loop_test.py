@@ -23,10 +23,7 @@ from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import readout
 from hcl_jax.training import step as step_lib
 from tests.support import looping
-from tests.support import tiny
 from tests.support import tu
-
-setUpModule = tiny.compile_quickly
 
 
 def _experiment(epochs=3, **fields):
@@ -169,7 +166,3 @@ class PreparedTest(absltest.TestCase):
     config.loss.beta = -1.0
     with self.assertRaisesRegex(ValueError, 'loss.beta'):
       graph_experiment.from_graphs(config, graphs)
-
-
-if __name__ == '__main__':
-  absltest.main()

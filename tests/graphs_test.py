@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GraphBatch: sums over neighbours and nodes, which padding does not enter."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -103,7 +102,3 @@ class SumsTest(parameterized.TestCase):
         graphs.sum_neighbours(batch, batch.nodes),
         graphs.sum_neighbours(_batch(), batch.nodes),
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

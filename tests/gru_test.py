@@ -13,12 +13,9 @@ import numpy as np
 from hcl_jax import sentences
 from hcl_jax.models import gru
 from tests.support import testing
-from tests.support import tiny
 
 _VOCABULARY = 11
 _LENGTHS = [3, 0, 5, 1, 2, 5, 4]
-
-setUpModule = tiny.compile_quickly
 
 
 def _tokens(places=5, lengths=_LENGTHS):
@@ -225,7 +222,3 @@ class SentenceEncodersTest(parameterized.TestCase):
       module = gru.SentenceEncoders(_VOCABULARY, **knobs)
       with self.assertRaisesRegex(ValueError, message):
         module.init(jax.random.key(0), batch)
-
-
-if __name__ == '__main__':
-  absltest.main()

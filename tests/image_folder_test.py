@@ -6,7 +6,6 @@ import shutil
 import tempfile
 import unicodedata
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 from PIL import Image
@@ -296,7 +295,3 @@ class PrepareTest(_FolderTest):
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         self.prepare(**kwargs)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """InfoGraph as a task: loss, prior, padding, and members of a sweep."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import jax
@@ -16,13 +15,10 @@ from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
 from tests import reference
 from tests.support import testing
-from tests.support import tiny
 from tests.support import tu
 
 _KEY = jax.random.key(5)
 _STEP = np.int32(0)
-
-setUpModule = tiny.compile_quickly
 
 
 def _task(beta=1.0, **knobs):
@@ -181,7 +177,3 @@ class InfoGraphTaskTest(parameterized.TestCase):
     expected = hcl_jax.schedules.anneal(2.0, 90, 9)
     for step in (0, 45, 89):
       self.assertEqual(task.metrics(None, None, step)['beta'], expected(step))
-
-
-if __name__ == '__main__':
-  absltest.main()

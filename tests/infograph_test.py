@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """infograph_loss, its three variants."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import jax
@@ -209,7 +208,3 @@ class InfographLossTest(testing.LossTest):
             nodes, graphs, ids, beta=b, tau_plus=t, variant='released'), n=1))
     for beta in (0.0, 1.0):
       loss(beta, beta / 2)
-
-
-if __name__ == '__main__':
-  absltest.main()

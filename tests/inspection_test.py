@@ -4,7 +4,6 @@
 import shutil
 from unittest import mock
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import optax
@@ -20,8 +19,6 @@ from tests.support import corpus
 from tests.support import looping
 from tests.support import tiny
 from tests.support import tu
-
-setUpModule = tiny.compile_quickly
 
 
 def _images(rows):
@@ -308,7 +305,3 @@ class NamesTest(looping.LoopTest):
     ):
       runs = inspection.single_runs([self.workdir()])
     self.assertEqual(list(runs), ['standard', 'hard'])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -140,7 +140,3 @@ class InterruptionTest(parameterized.TestCase):
     )
     self.assertEqual(ended.returncode, 130)
     self.assertEqual(ended.stderr.strip(), 'name: stopped.')
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -18,6 +18,7 @@ from hcl_jax import prepare
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import jobs
 from hcl_jax.training import workdir as workdir_lib
+from tests.support import commands
 from tests.support import corpus
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -95,24 +96,17 @@ class CommandTest(absltest.TestCase):
     )
 
   def _start(self, name, *flags):
-    environment = dict(os.environ)
-    environment.pop('XLA_FLAGS', None)
-    process = subprocess.Popen(
-        [sys.executable, '-m', 'hcl_jax.sweep', '--jobs=2',
-         '--config=configs/sentences.py:small,hard',
-         '--config.data.name=sentences/toy',
-         f'--config.data.dir={self.root / "data"}',
-         '--config.data.batch_size=24', '--config.data.block_size=6',
-         '--config.model.encoder=bag', '--config.model.dim=8',
-         '--config.model.word_dim=6', '--config.train.log_every_steps=1',
-         '--config.evaluate.retrieval_every_epochs=0',
-         '--config.train.checkpoint_every_epochs=1',
-         f'--workdir={self.root / name}', *flags],
-        cwd=_ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    process = commands.start(
+        'sweep', '--jobs=2',
+        '--config=configs/sentences.py:small,hard',
+        '--config.data.name=sentences/toy',
+        f'--config.data.dir={self.root / "data"}',
+        '--config.data.batch_size=24', '--config.data.block_size=6',
+        '--config.model.encoder=bag', '--config.model.dim=8',
+        '--config.model.word_dim=6', '--config.train.log_every_steps=1',
+        '--config.evaluate.retrieval_every_epochs=0',
+        '--config.train.checkpoint_every_epochs=1',
+        f'--workdir={self.root / name}', *flags,
     )  # fmt: skip
     self.addCleanup(process.kill)
     return process
@@ -204,7 +198,3 @@ def _user_of(run):
       return None
   except workdir_lib.WorkdirError as error:
     return int(re.search(r'process (\d+)', str(error))[1])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -170,7 +170,3 @@ class ReadmeTest(absltest.TestCase):
         self.assertNotRegex(
             path.read_text(), r'--workdir=\S*/hcl_jax\b', path.name
         )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -392,7 +392,3 @@ class OlderRunsTest(absltest.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         config_lib.fill_defaults(ml_collections.ConfigDict(fields))
-
-
-if __name__ == '__main__':
-  absltest.main()

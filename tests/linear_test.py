@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear readout against updates written by hand and scikit-learn."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -244,7 +243,3 @@ class LinearTest(parameterized.TestCase):
         evaluation.linear_accuracy(
             features, labels, features, labels, num_classes=3, **knobs
         )
-
-
-if __name__ == '__main__':
-  absltest.main()

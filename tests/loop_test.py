@@ -5,7 +5,6 @@ import os
 import signal
 from unittest import mock
 
-from absl.testing import absltest
 import chex
 import jax
 import numpy as np
@@ -23,8 +22,6 @@ from tests.support import looping
 from tests.support import tiny
 
 _STEPS_PER_EPOCH = 4
-
-setUpModule = tiny.compile_quickly
 
 
 def _images(rows, seed):
@@ -236,7 +233,3 @@ def _refuse_to_step(*unused_args, **unused_kwargs):
     raise AssertionError('A finished run must not be trained.')
 
   return step
-
-
-if __name__ == '__main__':
-  absltest.main()

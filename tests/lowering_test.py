@@ -3,7 +3,6 @@
 
 import functools
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax import export
@@ -96,7 +95,3 @@ class LoweringTest(parameterized.TestCase):
     )(_Z, _Z)
     moved = 'all_gather' if block_size is None else 'collective_permute'
     self.assertIn(moved, exported.mlir_module())
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -189,7 +189,3 @@ class MetricsTest(absltest.TestCase):
     writer.close()
     writer.write(1, {'loss': 1.0})
     self.assertEqual(metrics.read_metrics(self.workdir), [])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -16,11 +16,8 @@ from hcl_jax import models
 from hcl_jax.models import convolution
 from hcl_jax.models import norm
 from hcl_jax.models import resnet
-from tests.support import tiny
 
 _KEY = jax.random.key(0)
-
-setUpModule = tiny.compile_quickly
 
 
 def _normal(*shape, seed=0, mean=0.0, std=1.0):
@@ -584,7 +581,3 @@ class LoweringTest(absltest.TestCase):
     # Both platforms may share the text or have their own.
     count = exported.mlir_module().count('stablehlo.convolution')
     self.assertIn(count, (53, 2 * 53))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -157,7 +157,3 @@ class AverageTest(absltest.TestCase):
   def test_keeps_float32(self):
     old, new = jnp.ones(2), jnp.ones(2, jnp.bfloat16)
     self.assertEqual(momentum.average(old, new, 0.9).dtype, jnp.float32)
-
-
-if __name__ == '__main__':
-  absltest.main()

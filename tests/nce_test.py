@@ -3,7 +3,6 @@
 
 import functools
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import hypothesis
@@ -348,7 +347,3 @@ class HardNceLossTest(testing.LossTest):
     )
     self.assertEqual(actual.shape, tuple(shape))
     self.assert_close(actual.reshape(-1), expected, 2e-5)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -8,7 +8,6 @@ import re
 import tempfile
 from unittest import mock
 
-from absl.testing import absltest
 from absl.testing import parameterized
 from ipykernel import kernelspec
 from IPython.core import inputtransformer2
@@ -16,6 +15,8 @@ import jupyter_client
 from jupyter_client import kernelspec as kernelspec_lib
 import nbclient
 import nbformat
+
+from tests.support import compiler
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PATHS = sorted((_ROOT / 'colab').glob('*.ipynb'))
@@ -130,9 +131,5 @@ def _environment(root):
       'PYTHONPATH': os.pathsep.join(filter(None, paths)),
       'TFDS_DATA_DIR': str(root / 'data'),
       # Two devices, so that what is said of several is done.
-      'XLA_FLAGS': '--xla_force_host_platform_device_count=2',
+      'XLA_FLAGS': compiler.xla_flags(devices=2),
   }
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers and learning rates by configuration, against numpy."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -153,7 +152,3 @@ class LearningRateTest(parameterized.TestCase):
   def test_warm_up_then_constant(self):
     rates = self._rates((0, 9, 10, 99), warmup_epochs=1.0)
     np.testing.assert_allclose(rates, [0.2, 2, 2, 2], rtol=1e-6)
-
-
-if __name__ == '__main__':
-  absltest.main()

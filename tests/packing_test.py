@@ -190,7 +190,3 @@ class ToyTest(absltest.TestCase):
       analysis.train_free_embeddings(3, 2, num_rows=1)
     with self.assertRaisesRegex(ValueError, r'warmup must be in \[0, 1\]'):
       analysis.train_free_embeddings(3, 2, warmup=2.0)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -3,7 +3,6 @@
 
 import io
 
-from absl.testing import absltest
 from absl.testing import parameterized
 from matplotlib import figure as figure_lib
 import numpy as np
@@ -252,7 +251,3 @@ class EmptyTest(parameterized.TestCase):
   def test_nothing_to_draw_is_refused(self, draw, others):
     with self.assertRaisesRegex(ValueError, 'at least one entry to draw'):
       draw({}, *others)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -2,12 +2,10 @@
 """The command that prepares data sets, and arrays as its source."""
 
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 from absl import flags
-from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
 import numpy as np
@@ -16,6 +14,7 @@ import tensorflow_datasets as tfds
 from hcl_jax import command
 from hcl_jax import data
 from hcl_jax import prepare
+from tests.support import commands
 
 
 class _Test(parameterized.TestCase):
@@ -136,10 +135,7 @@ class CommandTest(_Test):
     flags.FLAGS.mark_as_parsed()
 
   def run_command(self, *arguments):
-    return subprocess.run(
-        [sys.executable, '-m', 'hcl_jax.prepare', *arguments],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    return commands.run('prepare', *arguments)
 
   def test_prepares_and_says_how_to_use_it(self):
     self.save_all()
@@ -147,20 +143,20 @@ class CommandTest(_Test):
         '--dataset=mine', f'--data_dir={self.data_dir}',
         f'--arrays={self.folder}',
     )  # fmt: skip
-    self.assertEqual(done.returncode, 0, done.stderr)
-    last = done.stdout.splitlines()[-1]
+    self.assertEqual(done.status, 0, done.err)
+    last = done.out.splitlines()[-1]
     call = last.split('): ')[-1]
     self.assertIn(str(self.data_dir / 'mine' / '1.0.0'), last)
     self.assertLen(eval(call, {'hcl_jax': sys.modules['hcl_jax']}), 20)  # noqa: S307
 
   def test_a_mistake_is_one_line(self):
     done = self.run_command('--dataset=x', '--images=/nowhere')
-    self.assertEqual(done.returncode, 2)
-    self.assertLen(done.stderr.splitlines(), 1)
+    self.assertEqual(done.status, 2)
+    self.assertLen(done.err.splitlines(), 1)
     self.assertStartsWith(
-        done.stderr, 'hcl_jax.prepare: --images needs --image_size'
+        done.err, 'hcl_jax.prepare: --images needs --image_size'
     )
-    self.assertEmpty(done.stdout)
+    self.assertEmpty(done.out)
 
   @flagsaver.flagsaver
   def test_mistakes(self):
@@ -177,7 +173,3 @@ class CommandTest(_Test):
           self.assertRaisesRegex(command.UsageError, message),
       ):
         prepare.main(argv)
-
-
-if __name__ == '__main__':
-  absltest.main()

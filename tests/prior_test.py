@@ -3,7 +3,6 @@
 
 import doctest
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 from sklearn import datasets
@@ -144,7 +143,3 @@ class MixtureProportionTest(parameterized.TestCase):
   def test_refuses(self, scores, knobs, message):
     with self.assertRaisesRegex(ValueError, message):
       analysis.mixture_proportion(*scores, **knobs)
-
-
-if __name__ == '__main__':
-  absltest.main()

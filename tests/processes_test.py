@@ -2,7 +2,6 @@
 """Several processes: one model of all, agreement, and lost peers."""
 
 import json
-import os
 import pathlib
 import re
 import runpy
@@ -22,9 +21,10 @@ import numpy as np
 from hcl_jax.training import loop
 from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import processes
+from tests.support import commands
+from tests.support import forks
 from tests.support import looping
 from tests.support import process_worker
-from tests.support import tiny
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _CONFIG = 'configs/cifar10.py'
@@ -39,8 +39,6 @@ _FIELDS = {
 }
 _HEARTBEAT_SECONDS = 10
 _PATIENCE_SECONDS = 300  # of a machine that has other work
-
-setUpModule = tiny.compile_quickly
 
 
 def _free_port():
@@ -89,20 +87,13 @@ class _Pair:
     for i in range(2):
       flags, environment = how(i)
       fields = _FIELDS | fields
-      command = [
-          sys.executable, 'tests/support/process_worker.py', json.dumps(knobs),
+      process = forks.start(
+          'tests/support/process_worker.py', json.dumps(knobs),
           f'--config={_CONFIG}', f'--workdir={workdir}',
           f'--heartbeat_timeout={_HEARTBEAT_SECONDS}', *flags,
           *(f'--config.{name}={value}' for name, value in fields.items()),
-      ]  # fmt: skip
-      process = subprocess.Popen(
-          command,
-          cwd=_ROOT,
-          env=os.environ | {'PYTHONPATH': str(_ROOT)} | environment,
-          stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE,
-          text=True,
-      )
+          environment=commands.environment(**environment),
+      )  # fmt: skip
       test.addCleanup(process.kill)
       self.processes.append(process)
 
@@ -314,7 +305,3 @@ class AgreementTest(absltest.TestCase):
     self._gather([12345])
     with self.assertRaisesRegex(ValueError, r'same words, .* of \[1\] are not'):
       processes.check_same('text', 'words')
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -167,7 +167,3 @@ class ProgressTest(parameterized.TestCase):
     with progress.Progress(10, file=file) as shown:
       shown.write('kNN 0.5')
     self.assertEqual(file.getvalue(), 'kNN 0.5\n')
-
-
-if __name__ == '__main__':
-  absltest.main()

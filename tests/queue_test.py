@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """moco_loss."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -142,7 +141,3 @@ class MocoLossTest(testing.LossTest):
         *wide, temperature=0.2, beta=0.2, tau_plus=0.0
     )
     self.assert_close(values, expected)
-
-
-if __name__ == '__main__':
-  absltest.main()

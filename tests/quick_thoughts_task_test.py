@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quick-thoughts as a task: loss, what is logged, features."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import jax
@@ -15,11 +14,8 @@ from hcl_jax.tasks import quick_thoughts
 from hcl_jax.training import config as config_lib
 from tests import reference
 from tests.support import corpus
-from tests.support import tiny
 
 _STEP = np.int32(0)
-
-setUpModule = tiny.compile_quickly
 
 
 def _task(beta=1.0, **knobs):
@@ -112,7 +108,3 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
     expected = hcl_jax.schedules.anneal(2.0, 90, 9)
     for step in (0, 45, 89):
       self.assertEqual(task.beta(step), expected(step))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -4,7 +4,6 @@
 import contextlib
 import functools
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import jax
@@ -267,7 +266,3 @@ def _train_step(params, state, *, floor):
   with jax.numpy_dtype_promotion('standard'):
     updates, state = _OPTIMIZER.update(grads, state)
   return optax.apply_updates(params, updates), state, value
-
-
-if __name__ == '__main__':
-  absltest.main()

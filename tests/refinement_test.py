@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Colours of nodes against nested tuples, which tell all that is different."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
@@ -49,7 +48,3 @@ class RefinementTest(parameterized.TestCase):
     np.testing.assert_array_equal(colours, 0)
     none = np.zeros(0, np.int64)
     np.testing.assert_array_equal(refinement.refine(colours, none, none), 0)
-
-
-if __name__ == '__main__':
-  absltest.main()

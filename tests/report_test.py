@@ -331,7 +331,3 @@ class BrowserTest(absltest.TestCase):
     self.assertEqual(shown['loss'], '')
     self.assertIn('alert(1)', dom)
     self.assertNotIn('<script>alert(1)', dom)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules of beta."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import jax
@@ -96,7 +95,3 @@ class SchedulesTest(parameterized.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         call()
-
-
-if __name__ == '__main__':
-  absltest.main()

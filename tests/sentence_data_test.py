@@ -13,7 +13,6 @@ import tempfile
 from unittest import mock
 
 from absl import flags
-from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
 import numpy as np
@@ -516,7 +515,3 @@ class SentencesTest(parameterized.TestCase):
     data.Sentences(**good)
     with self.assertRaisesRegex(ValueError, message):
       data.Sentences(**good | arrays)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -334,7 +334,3 @@ class ArgumentsTest(parameterized.TestCase):
       cross_validation.cross_validate(
           sentences._Logistic(), np.eye(12), np.arange(12) % 2, seed=-1
       )
-
-
-if __name__ == '__main__':
-  absltest.main()

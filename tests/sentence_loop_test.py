@@ -8,7 +8,6 @@ import tempfile
 from unittest import mock
 import warnings
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import numpy as np
@@ -30,9 +29,6 @@ from hcl_jax.training import sweeping
 from tests.support import corpus
 from tests.support import looping
 from tests.support import testing
-from tests.support import tiny
-
-setUpModule = tiny.compile_quickly
 
 
 def _config(epochs=6, **fields):
@@ -393,7 +389,3 @@ class LoweringTest(SentenceTest):
           platforms=[platform],
       )(experiment.create_state(), batch)
     self.assertIn('stablehlo.scatter', exported.mlir_module())
-
-
-if __name__ == '__main__':
-  absltest.main()

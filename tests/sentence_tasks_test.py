@@ -8,7 +8,6 @@ import tempfile
 from unittest import mock
 import warnings
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
@@ -128,7 +127,3 @@ class TasksTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "one of MR, CR.*; got 'SST'"):
       data.load_sentence_task('SST', self.root)
     self.assertLen(data.SENTENCE_TASKS, 6)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sentences in lanes: all of them are there, whole and in order."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
@@ -102,7 +101,3 @@ class PackTest(parameterized.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         sentences.pack(*arguments)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -330,7 +330,3 @@ class ExamplesTest(parameterized.TestCase):
     result = doctest.testmod(module)
     self.assertGreater(result.attempted, 0)
     self.assertEqual(result.failed, 0)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -26,8 +26,6 @@ from tests.support import tiny
 
 _ROWS = 16
 
-setUpModule = tiny.compile_quickly
-
 
 @functools.cache
 def _run(make_task, norm, *, devices, steps=3, chunk=None, ema=False, **knobs):
@@ -285,7 +283,3 @@ class LoweringTest(parameterized.TestCase):
       )(state, rows)
     self.assertEqual(exported.nr_devices, 8)
     self.assertIn('stablehlo.all_reduce', exported.mlir_module())
-
-
-if __name__ == '__main__':
-  absltest.main()

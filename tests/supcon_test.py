@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """supcon_loss."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import chex
 import jax
@@ -53,7 +52,3 @@ class SupconLossTest(testing.LossTest):
       self.assert_finite(jax.grad(
           lambda z, t=temperature: losses.supcon_loss(
               z, z2, labels, temperature=t).sum())(z1))
-
-
-if __name__ == '__main__':
-  absltest.main()

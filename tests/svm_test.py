@@ -5,7 +5,6 @@ import doctest
 import pickle
 import warnings
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 from sklearn import linear_model
@@ -176,7 +175,3 @@ class ArgumentsTest(parameterized.TestCase):
     }  # fmt: skip
     with self.assertRaisesRegex(ValueError, message):
       evaluation.svm_accuracy(**good | knobs)
-
-
-if __name__ == '__main__':
-  absltest.main()

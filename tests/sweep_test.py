@@ -6,8 +6,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from unittest import mock
@@ -32,10 +30,8 @@ from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import sweeping
 from hcl_jax.training import tally as tally_lib
 from hcl_jax.training import workdir as workdir_lib
-from tests.support import tiny
+from tests.support import commands
 from tests.support import tu
-
-setUpModule = tiny.compile_quickly
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -439,18 +435,10 @@ class CommandTest(parameterized.TestCase):
     self.workdir = self.root / 'sweep'
 
   def _start(self, *arguments):
-    environment = dict(os.environ)
-    environment.pop('XLA_FLAGS', None)
-    return subprocess.Popen(
-        [sys.executable, '-m', 'hcl_jax.sweep',
-         '--config=configs/graphs.py:tu_graphs/TOY',
-         f'--config.data.dir={self.root / "data"}',
-         f'--workdir={self.workdir}', *arguments],
-        cwd=_ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return commands.start(
+        'sweep', '--config=configs/graphs.py:tu_graphs/TOY',
+        f'--config.data.dir={self.root / "data"}',
+        f'--workdir={self.workdir}', *arguments,
     )  # fmt: skip
 
   @parameterized.parameters(
@@ -509,7 +497,3 @@ class ConfigTest(absltest.TestCase):
     copy = grid.with_values(config, {'a.b': np.float32(3), 'c': 'word'})
     self.assertEqual((copy.a.b, copy.c), (3, 'word'))
     self.assertEqual((config.a.b, config.c), (1.0, 2))
-
-
-if __name__ == '__main__':
-  absltest.main()

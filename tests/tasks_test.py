@@ -16,8 +16,6 @@ from tests.support import tiny
 _ROWS = 8
 _KEY = jax.random.key(5)
 
-setUpModule = tiny.compile_quickly
-
 
 def _embed(task, batch, params=None, state=None):
   if params is None:
@@ -178,7 +176,3 @@ class MocoTest(parameterized.TestCase):
     unit = k / np.linalg.norm(k, axis=1, keepdims=True)
     np.testing.assert_allclose(new.queue.keys[:_ROWS], unit, rtol=1e-5)
     np.testing.assert_array_equal(new.queue.index[:_ROWS], batch['index'])
-
-
-if __name__ == '__main__':
-  absltest.main()

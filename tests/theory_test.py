@@ -3,7 +3,6 @@
 
 import math
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
@@ -175,7 +174,3 @@ class VarianceTest(parameterized.TestCase):
     )
     self.assertAlmostEqual(curve.variance[0], 0, places=5)
     self.assertAlmostEqual(curve.alignment[0], 0, places=5)
-
-
-if __name__ == '__main__':
-  absltest.main()

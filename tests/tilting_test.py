@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numerics: the whole grid against 60 digits, folds, derivatives."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import numpy as np
 from hcl_jax import losses
 from hcl_jax.losses import _tilting
 from tests import reference
+from tests.support import compiler
 from tests.support import testing
 
 _MP = mpmath.mp.clone()
@@ -29,7 +29,7 @@ def _logits(z1, z2, temperature):
   return logits[row, (row + n // 2) % n], logits[keep].reshape(n, n - 2)
 
 
-@jax.jit
+@compiler.optimized
 def _value_and_grad(pos, neg, beta, tau_plus, log_floor):
   def mean(pos, neg):
     values = losses.hard_nce_loss(
@@ -225,7 +225,3 @@ class DerivativeTest(testing.LossTest):
         jax.hessian(lambda *a: plain(*a).sum(), (0, 1))(*args),
         1e-3,
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

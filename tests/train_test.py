@@ -2,27 +2,18 @@
 """The commands as a user runs them: train, stop, resume, evaluate."""
 
 import json
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax.training import metrics
+from tests.support import commands
 from tests.support import corpus
 from tests.support import tu
-
-_ROOT = pathlib.Path(__file__).parent.parent
-
-
-def _command(module, *arguments):
-  return [sys.executable, '-m', f'hcl_jax.{module}', *arguments]
 
 
 class CommandTest(parameterized.TestCase):
@@ -35,18 +26,10 @@ class CommandTest(parameterized.TestCase):
     self.workdir = self.directory / 'run'
 
   def _start(self, module, *arguments, stdin=None):
-    environment = dict(os.environ, TFDS_DATA_DIR=str(self.directory / 'data'))
-    environment.pop('XLA_FLAGS', None)  # one device
-    environment.pop('SLURM_JOB_ID', None)  # and no cluster
-    return subprocess.Popen(
-        _command(module, *arguments),
-        cwd=_ROOT,
-        env=environment,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return commands.start(
+        module, *arguments, stdin=stdin,
+        TFDS_DATA_DIR=str(self.directory / 'data'),
+    )  # fmt: skip
 
   def _run(self, module, *arguments):
     process = self._start(module, *arguments)
@@ -262,7 +245,3 @@ class CommandTest(parameterized.TestCase):
     status, _, err = self._run('evaluate', f'--workdir={self.workdir}')
     self.assertEqual(status, 2)
     self.assertIn('there is no run in', err)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -5,7 +5,6 @@ import gzip
 import pathlib
 import tempfile
 
-from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
@@ -119,7 +118,3 @@ class ExpandTest(parameterized.TestCase):
       data.expand_vocabulary(table, words, (others, matrix[:-1]))
     with self.assertRaisesRegex(ValueError, 'more than 3 words.*share 3'):
       data.expand_vocabulary(table, words, (others[:5], matrix[:5]))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -317,7 +317,3 @@ class WorkdirTest(parameterized.TestCase):
     self.assertFalse(self.workdir.exists())
     workdir.open_run(self.workdir, _config())
     self.assertEqual(workdir.find_run(self.workdir), self.workdir)
-
-
-if __name__ == '__main__':
-  absltest.main()

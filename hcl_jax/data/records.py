@@ -251,7 +251,8 @@ def _load(path):
   if not path.is_file():
     return None
   try:
-    with np.load(path, allow_pickle=False) as file:
+    # numpy leaves a damaged file open.
+    with open(path, 'rb') as raw, np.load(raw, allow_pickle=False) as file:
       return file['array']
   except (
       OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile

@@ -20,11 +20,14 @@ def upcast(array: jax.Array) -> jax.Array:
 
 
 def normalize(embeddings: jax.Array) -> jax.Array:
-  """Scales rows to length one; a zero row stays zero, with zero gradient.
+  """Scales rows to length one; a zero row is left as it is.
+
+  A zero row has no direction. Its gradient is that of the row itself, unscaled,
+  so that an encoder that begins with zeros can leave them. Entries too small
+  for a normal number, below 1.2e-38 in float32, are zeros to most processors.
 
   Dividing by the largest entry first keeps the sum of squares away from
-  overflow and underflow, whatever the scale of the row. Entries too small for a
-  normal number, below 1.2e-38 in float32, are zeros to most processors.
+  overflow and underflow, whatever the scale of the row.
   """
   embeddings = upcast(embeddings)
   largest = jnp.max(jnp.abs(embeddings), axis=-1, keepdims=True)
@@ -34,8 +37,7 @@ def normalize(embeddings: jax.Array) -> jax.Array:
   is_zero = largest == 0
   scaled = (embeddings * shrink) / jnp.where(is_zero, 1, largest * shrink)
   squares = jnp.sum(scaled**2, axis=-1, keepdims=True)
-  inverse = lax.rsqrt(jnp.where(is_zero, 1, squares))
-  return scaled * jnp.where(is_zero, 0, inverse)
+  return scaled * lax.rsqrt(jnp.where(is_zero, 1, squares))
 
 
 def inner_products(rows: jax.Array, columns: jax.Array) -> jax.Array:

@@ -33,6 +33,7 @@ from hcl_jax.training import checkpoint
 from hcl_jax.training import checksums
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import readout
+from tests.support import compiler
 from tests.support import tiny
 
 _STEPS_PER_EPOCH = 4
@@ -130,13 +131,7 @@ def run(*, devices, pause=0.0, nan_step=0, save_pause=0.0):
   """Runs the command with the flags in sys.argv."""
   # A shell starts background jobs, tests maybe, with SIGINT ignored.
   signal.signal(signal.SIGINT, signal.default_int_handler)
-  # Importing tests has asked for eight.
-  os.environ['XLA_FLAGS'] = (
-      f'--xla_force_host_platform_device_count={devices}'
-  )
-  jax.config.update('jax_numpy_rank_promotion', 'allow')
-  jax.config.update('jax_numpy_dtype_promotion', 'standard')
-  jax.config.update('jax_disable_most_optimizations', True)
+  os.environ['XLA_FLAGS'] = compiler.xla_flags(devices)
   _Experiment.pause, _Experiment.nan_step = pause, nan_step
   with (
       mock.patch.object(experiment_lib, 'prepare', prepare),

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny encoder, tiny batches and quick compilation for tests of training."""
-
-import unittest
+"""A tiny encoder and tiny batches for tests of training."""
 
 from flax import linen as nn
 import jax
@@ -14,14 +12,6 @@ from hcl_jax.tasks import image_encoder
 from hcl_jax.tasks import moco
 from hcl_jax.tasks import simclr
 from hcl_jax.tasks import task
-
-
-def compile_quickly():
-  """To be called by a setUpModule: what is run seldom need not run fast."""
-  jax.config.update('jax_disable_most_optimizations', True)
-  unittest.addModuleCleanup(
-      jax.config.update, 'jax_disable_most_optimizations', False
-  )
 
 
 class Encoder(nn.Module):
