@@ -123,12 +123,16 @@ def prepare(
   options = corpus.Options(
       split_sentences, cased, vocabulary_size, min_count, validation_documents
   )
-  if image_size is None and dataset == 'tiny_imagenet':
+  name, config, _ = locations.parse(_with_defaults(dataset))
+  if image_size is None and name == 'tiny_imagenet':
     image_size = _TINY_IMAGENET_SIZE
   source = None
   if images:
     source = sources.measure(
-        images, image_size=image_size, test_fraction=test_fraction
+        images,
+        image_size=image_size,
+        test_fraction=test_fraction,
+        skip_unreadable=skip_unreadable,
     )
   elif text:
     source = sources.measure(text, **options._asdict())
@@ -138,11 +142,13 @@ def prepare(
     records.check_format(found)
     if source:
       sources.check(dataset, found, source)
-    print(f'{dataset} is prepared already; it is left as it is.')
+    print(
+        f'{dataset} is prepared already{sources.describe(found)}; it is left '
+        'as it is.'
+    )
     return found
   where = {'data_dir': root, 'file_format': 'array_record'}
   mine = {'source': source, **where}
-  name, config, _ = locations.parse(_with_defaults(dataset))
   if name == published.NAME:
     builder = _tu_graphs(config, images or arrays, graphs, mine)
   elif name == corpus.NAME:
@@ -159,6 +165,8 @@ def prepare(
   else:
     builder = _from_catalogue(name, config, where)
   catalogue.download_and_prepare(builder)
+  if source:
+    catalogue.drop_default_config(builder)
   _report_unreadable(builder)
   return pathlib.Path(builder.data_dir)
 
@@ -172,7 +180,7 @@ def describe(dataset: str, directory: pathlib.Path) -> str:
   counts = ', '.join(f'{k} {v.num_examples}' for k, v in splits.items())
   name, _, _ = locations.parse(published.full_name(dataset))
   root = directory.parents[2 if directory.parents[1].name == name else 1]
-  where = '' if root == locations.data_dir() else f', data_dir={str(root)!r}'
+  where = '' if locations.is_default(root) else f', data_dir={str(root)!r}'
   if name == published.NAME:
     return (
         f'{dataset} is ready in {directory} ({splits["train"].num_examples} '

@@ -12,6 +12,7 @@ os.environ['JAX_PLATFORMS'] = 'cpu'
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from hcl_jax.evaluation import cross_validation  # noqa: E402
 from tests.support import compiler  # noqa: E402
 
 os.environ['XLA_FLAGS'] = (
@@ -39,17 +40,15 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+  """Returns what ``-n auto`` means: a process for each core, up to eight."""
+  return min(cross_validation.usable_cores(), 8)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
   """Keeps the tests of a file, which share programs and data, together."""
   from xdist import scheduler
 
   config.option.loadscopereorder = False
   return scheduler.LoadFileScheduling(config, log)
-
-
-@pytest.fixture
-def run_fast():
-  """Compiles with optimizations what is computed for long."""
-  jax.config.update('jax_disable_most_optimizations', False)
-  yield
-  jax.config.update('jax_disable_most_optimizations', compiler.is_quick)

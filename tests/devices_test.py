@@ -147,6 +147,11 @@ _MODES = {
 }
 
 
+@functools.cache  # every mode is compared with it
+def _on_one_device(loss):
+  return jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+
 class DevicesTest(testing.LossTest):
 
   def setUp(self):
@@ -155,7 +160,7 @@ class DevicesTest(testing.LossTest):
     self.images = testing.normal(24, 2, 7, seed=1)
 
   def _check(self, step, loss):
-    one = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    one = _on_one_device(loss)
     # The two temperatures take the two ways of folding a tile.
     for temperature in (0.5, 0.02):
       args = self.weights, jnp.float32(temperature), self.images, _LABELS

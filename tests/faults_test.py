@@ -61,7 +61,9 @@ _expected = None  # how that run ends
 def _shared(tmp_path_factory):
   global _folder, _expected
   _folder = tmp_path_factory.mktemp('faults')
-  _expected = _Child(_folder / 'whole').finish()
+  # The others are forks, whose hash seeds are the same.
+  whole = _Child(_folder / 'whole', start=commands.start_fresh)
+  _expected = whole.finish()
   assert _expected.status == 0, _expected.errors
   yield
   _Child.end_all()
@@ -97,13 +99,15 @@ class _Child:
 
   _all = []
 
-  def __init__(self, workdir, *, command=(), fields=(), **knobs):
+  def __init__(
+      self, workdir, *, command=(), fields=(), start=forks.start, **knobs
+  ):
     command = command or [
         'tests/support/process_worker.py', json.dumps({'devices': 1} | knobs),
         '--config=configs/cifar10.py',
     ]  # fmt: skip
     flags = _FIELDS | dict(fields)
-    self._process = forks.start(
+    self._process = start(
         *command, f'--workdir={workdir}',
         *(f'--config.{name}={value}' for name, value in flags.items()),
         environment=_environment(),

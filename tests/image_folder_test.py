@@ -267,6 +267,7 @@ class PrepareTest(_FolderTest):
         ({'images': str(other)}, "path was '.*images' and is '.*other'"),
         ({'image_size': 9}, 'image_size was 8 and is 9'),
         ({'test_fraction': 0.5}, 'test_fraction was 0.0 and is 0.5'),
+        ({'skip_unreadable': True}, 'skip_unreadable was False and is True'),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         self.prepare(**kwargs)
@@ -281,8 +282,33 @@ class PrepareTest(_FolderTest):
     self.write('1.png')
     directory = self.prepare()
     (directory / 'metadata.json').unlink()  # as versions before wrote it
-    with self.assertRaisesRegex(ValueError, 'from what is not recorded'):
+    with self.assertRaisesRegex(ValueError, 'without a record of its source'):
       self.prepare()
+
+  def test_links_count_as_what_they_lead_to(self):
+    self.write('a/1.png')
+    other = self.folder.with_name('other')
+    other.mkdir()
+    (other / 'a').symlink_to(self.folder / 'a')
+    (other / 'gone.png').symlink_to(self.folder / 'nothing')
+    self.prepare(images=str(other))
+    self.write('a/2.png')
+    with self.assertRaisesRegex(ValueError, 'files was 1 and is 2'):
+      self.prepare(images=str(other))
+
+  def test_the_name_alone_is_not_the_last_config(self):
+    self.write('1.png')
+    self.prepare('photos/a')
+    self.assertLen(self.load(name='photos'), 1)  # the only one
+    self.write('2.png')
+    self.prepare('photos/b')
+    with self.assertRaisesRegex(ValueError, 'photos/a, photos/b'):
+      self.load(name='photos')
+    self.touch('broken.png')
+    with self.assertRaisesRegex(ValueError, 'unreadable'):
+      self.prepare('photos/c')
+    with self.assertRaisesRegex(ValueError, 'photos/a, photos/b'):
+      self.load(name='photos')
 
   def test_bad_arguments(self):
     self.write('1.png')

@@ -339,7 +339,7 @@ class HardNceLossTest(testing.LossTest):
     pos = testing.normal(*shape, *((m,) if m else ()), seed=seed)
     neg = testing.normal(*shape, n, seed=seed + 1)
     knobs = {'beta': beta, 'tau_plus': tau_plus, 'log_floor': -3.0}
-    actual = losses.hard_nce_loss(pos, neg, **knobs)
+    actual = jax.jit(losses.hard_nce_loss)(pos, neg, **knobs)
     expected = _oracle(
         pos.reshape(-1, m) if m else pos.reshape(-1),
         neg.reshape(-1, n),

@@ -87,7 +87,9 @@ class _Pair:
     for i in range(2):
       flags, environment = how(i)
       fields = _FIELDS | fields
-      process = forks.start(
+      # One of each kind: their hash seeds differ.
+      start = (forks.start, commands.start_fresh)[i]
+      process = start(
           'tests/support/process_worker.py', json.dumps(knobs),
           f'--config={_CONFIG}', f'--workdir={workdir}',
           f'--heartbeat_timeout={_HEARTBEAT_SECONDS}', *flags,

@@ -146,6 +146,18 @@ class FoldTest(testing.LossTest):
 
 class DerivativeTest(testing.LossTest):
 
+  @parameterized.parameters(0.0, 1e-4, -1e-4)
+  def test_second_derivatives_do_not_depend_on_their_order(self, gap):
+    def loss(gap, tau_plus):
+      return _tilting.debiased_loss(gap, jnp.float32(1), tau_plus)
+
+    by_gap_and_tau = jax.grad(jax.grad(loss), 1)
+    by_tau_and_gap = jax.grad(jax.grad(loss, 1))
+    args = jnp.float32(gap), jnp.float32(0.1)
+    np.testing.assert_allclose(
+        by_tau_and_gap(*args), by_gap_and_tau(*args), rtol=1e-4
+    )
+
   @parameterized.product(
       beta=(0.0, 0.7, 3.0),
       stop_gradient_weights=(False, True),

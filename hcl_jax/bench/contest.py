@@ -197,7 +197,7 @@ class Timed:
   Attributes:
     name: what to print.
     call: what to time; returns when it is done.
-    first_seconds: of the first call, which compiles.
+    first_seconds: seconds of the first call, which compiles.
     seconds: of a call, one for each round.
   """
 

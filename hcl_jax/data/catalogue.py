@@ -81,21 +81,39 @@ def download_and_prepare(builder) -> None:
 @contextlib.contextmanager
 def _nothing_left_behind(builder) -> Iterator[None]:
   """Removes what a failed preparation made beside its data, downloads apart."""
-  version = pathlib.Path(builder.data_dir)
-  above = list(version.parents)
-  root = above[2 if builder.builder_config else 1]
-  configs, downloads = root / builder.name / '.config', root / 'downloads'
-  made = [configs, downloads / 'extracted', downloads, *above]
+  above = list(pathlib.Path(builder.data_dir).parents)
+  default = _default_config(builder)
+  downloads = default.parents[2] / 'downloads'
+  made = [default.parent, downloads / 'extracted', downloads, *above]
   new = [folder for folder in made if not folder.exists()]
+  before = default.read_bytes() if default.exists() else None
   try:
     yield
   except BaseException:
-    if configs in new:
-      shutil.rmtree(configs, ignore_errors=True)
+    if before is not None:
+      default.write_bytes(before)
+    else:
+      default.unlink(missing_ok=True)
     for folder in new:
       with contextlib.suppress(OSError):  # absent, or something is in it
         folder.rmdir()
     raise
+
+
+def drop_default_config(builder) -> None:
+  """Makes tfds forget that a config is what the name alone stands for.
+
+  tfds takes the last one that was prepared. Of configs that a user named, the
+  name alone would then be another data set from one day to the next.
+  """
+  _default_config(builder).unlink(missing_ok=True)
+
+
+def _default_config(builder) -> pathlib.Path:
+  """Where tfds records which config the name alone stands for."""
+  above = pathlib.Path(builder.data_dir).parents
+  folder = above[1] if builder.builder_config else above[0]
+  return folder / '.config' / 'metadata.json'
 
 
 @contextlib.contextmanager

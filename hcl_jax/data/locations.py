@@ -38,12 +38,21 @@ def check_local(name: str, path: str | os.PathLike) -> None:
 
 def data_dir(path: str | os.PathLike | None = None) -> pathlib.Path:
   """The folder of prepared data sets: ``path``, or the default of tfds."""
-  variable = os.environ.get('TFDS_DATA_DIR')
   if path:
     check_local('data_dir', path)
-  elif variable:
-    check_local('TFDS_DATA_DIR', variable)
-  return pathlib.Path(path or variable or '~/tensorflow_datasets').expanduser()
+    return pathlib.Path(path).expanduser()
+  check_local('TFDS_DATA_DIR', _default_dir())
+  return _default_dir()
+
+
+def is_default(directory: pathlib.Path) -> bool:
+  """Returns whether a folder is where data sets are by default."""
+  return directory == _default_dir()
+
+
+def _default_dir():
+  path = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  return pathlib.Path(path).expanduser()
 
 
 def parse(name: str) -> tuple[str, str | None, str | None]:
@@ -92,7 +101,7 @@ def require(
   found = find(name, directory)
   if found is None:
     flags = [f'--dataset={name}', source]
-    if directory != data_dir():
+    if not is_default(directory):
       flags.append(f'--data_dir={directory}')
     raise FileNotFoundError(
         f'data set {name!r} is not prepared in {directory}; prepare it with: '

@@ -301,8 +301,8 @@ def _debiased_loss_jvp(primals, tangents):
   above = gap - excess
   by_tau = jnp.where(
       above > 0,
-      by_gap * -jnp.expm1(-jnp.maximum(above, 0)),
-      jnp.exp(log_ratio + excess) * jnp.expm1(jnp.minimum(above, 0)),
+      by_gap * -jnp.expm1(-jnp.where(above > 0, above, 0)),
+      jnp.exp(log_ratio + excess) * jnp.expm1(jnp.where(above > 0, 0, above)),
   ) / (1 - tau_plus)
   if soft_floor is not None:
     safe_tau = jnp.where(tau_plus > 0, tau_plus, 1)

@@ -3,6 +3,8 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 from typing import NamedTuple
 
@@ -27,6 +29,18 @@ def environment(**changes: str) -> dict[str, str]:
   made = dict(os.environ, XLA_FLAGS=compiler.xla_flags())
   made.pop('SLURM_JOB_ID', None)
   return made | {'PYTHONPATH': str(ROOT)} | changes
+
+
+def start_fresh(*command: object, environment) -> subprocess.Popen:
+  """Starts Python anew: with imports and a hash seed of its own."""
+  return subprocess.Popen(
+      [sys.executable, *map(str, command)],
+      cwd=ROOT,
+      env=environment,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+  )
 
 
 def start(

@@ -26,7 +26,7 @@ if importlib.metadata.version('jaxlib').startswith(('0.9.', '0.10.')):
 
 
 def xla_flags(devices: int = 1) -> str:
-  """XLA_FLAGS of a process with so many simulated devices."""
+  """Returns XLA_FLAGS for a process with so many simulated devices."""
   return f'--xla_force_host_platform_device_count={devices}{_flags}'
 
 

@@ -8,6 +8,7 @@ backend. forks.py is the other end of the socket.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import runpy
@@ -56,28 +57,34 @@ def serve(parent: socket.socket) -> None:
   signal.signal(signal.SIGCHLD, lambda *_: None)
   signal.set_wakeup_fd(woken.fileno())
   parent.send(b'{}')  # it is ready
+  children = set()
   while True:
     ready, _, _ = select.select([parent, wake], [], [])
     if wake in ready:
       wake.recv(1000)
       for pid, status in _ended():
+        children.discard(pid)
         parent.send(json.dumps({'pid': pid, 'status': status}).encode())
     if parent in ready:
       message, files, _, _ = socket.recv_fds(parent, 2**20, 3)
       if not message:
+        for child in children:
+          with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
         os._exit(0)
       child = os.fork()
       if not child:
         parent.close()
         _run(json.loads(message), files)
         return
+      children.add(child)
       for file in files:
         os.close(file)
       parent.send(json.dumps({'started': child}).encode())
 
 
 def _ended():
-  """Children that ended, and how."""
+  """Yields children that ended, and how."""
   while True:
     try:
       pid, status = os.waitpid(-1, os.WNOHANG)
@@ -91,15 +98,16 @@ def _ended():
 def _run(request, files):
   """Becomes the command that was asked for."""
   global _status
+  os.setsid()  # so that what it starts can be ended with it
   signal.set_wakeup_fd(-1)
   signal.signal(signal.SIGCHLD, signal.SIG_DFL)
   signal.signal(signal.SIGINT, signal.default_int_handler)
   for number, file in enumerate(files):
     os.dup2(file, number)
     os.close(file)
-  sys.stdin, sys.stdout, sys.stderr = (
-      open(number, mode, closefd=False) for number, mode in enumerate('rww')
-  )
+  sys.stdin = open(0, closefd=False)
+  sys.stdout = open(1, 'w', closefd=False)
+  sys.stderr = open(2, 'w', 1, errors='backslashreplace', closefd=False)
   _configure(os.environ, request['environment'])
   os.environ.clear()
   os.environ.update(request['environment'])

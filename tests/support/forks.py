@@ -6,6 +6,7 @@ signals, killed and waited for, with flags, environment, folder and pipes of its
 own.
 """
 
+import atexit
 import functools
 import io
 import json
@@ -34,7 +35,7 @@ class Server:
       )
     self._socket = ours
     self._starting, self._changed = threading.Lock(), threading.Condition()
-    self._started, self._statuses = [], {}
+    self._started, self._statuses, self._is_gone = [], {}, False
     if not ours.recv(_MESSAGE):
       raise RuntimeError('The server of commands did not start.')
     threading.Thread(target=self._listen, daemon=True).start()
@@ -68,13 +69,14 @@ class Server:
       os.dup2(stdin.fileno(), read)
     with self._starting, self._changed:
       socket.send_fds(self._socket, [message], [read, out_end, err_end])
-      self._changed.wait_for(lambda: self._started)
+      self._wait_for(lambda: self._started)
       pid = self._started.pop()
     for end in (read, out_end, err_end):
       os.close(end)
     return Process(self, command, pid, open(out), open(err))
 
   def close(self) -> None:
+    """Ends the server, and what it started."""
     self._socket.shutdown(socket.SHUT_RDWR)
     self._process.wait()
     self._socket.close()
@@ -82,18 +84,28 @@ class Server:
   def status(self, pid: int, timeout: float | None) -> int | None:
     """Waits for a child; None if it does not end in time."""
     with self._changed:
-      self._changed.wait_for(lambda: pid in self._statuses, timeout)
+      self._wait_for(lambda: pid in self._statuses, timeout)
       return self._statuses.get(pid)
+
+  def _wait_for(self, condition, timeout=None):
+    """Waits while holding the lock; raises if the server is gone."""
+    self._changed.wait_for(lambda: condition() or self._is_gone, timeout)
+    if self._is_gone and not condition():
+      raise RuntimeError('The server of commands has ended.')
 
   def _listen(self):
     while message := self._socket.recv(_MESSAGE):
       reply = json.loads(message)
       with self._changed:
         if 'started' in reply:
+          self._statuses.pop(reply['started'], None)  # of an earlier process
           self._started.append(reply['started'])
         else:
           self._statuses[reply['pid']] = reply['status']
         self._changed.notify_all()
+    with self._changed:
+      self._is_gone = True
+      self._changed.notify_all()
 
 
 class Process:
@@ -137,7 +149,8 @@ class Process:
 
     reader = threading.Thread(target=read, args=['stderr'], daemon=True)
     reader.start()
-    timer = threading.Timer(timeout or 3600, self.kill)
+    # With the processes that it started, which have the pipes too.
+    timer = threading.Timer(timeout or 3600, os.killpg, [self.pid, 9])
     timer.start()
     read('stdout')
     reader.join()
@@ -151,8 +164,10 @@ class Process:
 
 @functools.cache
 def server() -> Server:
-  """The server of this process, started when it is needed first."""
-  return Server()
+  """Starts the server of this process when it is needed first."""
+  made = Server()
+  atexit.register(made.close)
+  return made
 
 
 def start(*command, **options) -> Process:

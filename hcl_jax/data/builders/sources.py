@@ -46,7 +46,7 @@ def check(dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]):
   recorded = _read(directory)
   if recorded is None:
     raise ValueError(
-        f'{dataset} is prepared already, and from what is not recorded, so '
+        f'{dataset} is prepared already, without a record of its source; '
         f'{asked["path"]} may be other data. {remedy}'
     )
   differences = '; '.join(
@@ -61,19 +61,26 @@ def check(dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]):
     )
 
 
+def describe(directory: pathlib.Path) -> str:
+  """Returns ``', from PATH'`` for a data set with a record, or nothing."""
+  recorded = _read(directory)
+  return f', from {recorded["path"]}' if recorded else ''
+
+
 def _sizes(path):
-  """Bytes of each file."""
+  """Yields the bytes of each file, through links as their readers do."""
   if path.is_file():
     yield path.stat().st_size
-  for folder, folders, files in os.walk(path):
+  for folder, folders, files in os.walk(path, followlinks=True):
     folders[:] = [name for name in folders if not name.startswith('.')]
     for name in files:
-      if not name.startswith('.'):
-        yield os.stat(os.path.join(folder, name)).st_size
+      file = os.path.join(folder, name)
+      if not name.startswith('.') and os.path.isfile(file):
+        yield os.stat(file).st_size
 
 
 def _read(directory):
-  """What was recorded of a data set; None where nothing was."""
+  """Reads what was recorded of a data set; None where nothing was."""
   try:
     text = (directory / 'metadata.json').read_text(encoding='utf-8')
   except FileNotFoundError:
