@@ -151,7 +151,7 @@ class TwoProcessesTest(looping.LoopTest):
 
   def test_stopped_and_resumed_is_one_process_with_all_devices(self):
     workdir = self.workdir()
-    pair = _Pair(self, workdir, _flags_of_coordinator(), pause=0.25)
+    pair = _Pair(self, workdir, _flags_of_coordinator(), pause=0.6)
     pair.wait_for_step(5)
     pair.processes[1].send_signal(signal.SIGTERM)
     stops = []
@@ -180,7 +180,7 @@ class TwoProcessesTest(looping.LoopTest):
 
   def test_a_killed_peer_ends_the_other_and_one_process_resumes(self):
     workdir = self.workdir()
-    pair = _Pair(self, workdir, _flags_of_coordinator(), pause=0.25)
+    pair = _Pair(self, workdir, _flags_of_coordinator(), pause=0.6)
     pair.wait_for_step(5)
     pair.processes[1].kill()
     killed_at = time.monotonic()
