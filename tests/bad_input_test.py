@@ -194,6 +194,17 @@ class FlagsTest(BadInputTest):
   def test_paths_that_are_not_local(self, *command):
     self.check('://.*must be a local path', *command)
 
+  def test_a_variable_that_is_not_local(self):
+    remote = {'folder': _root, 'TFDS_DATA_DIR': 'gs://bucket/data'}
+    done = commands.run('prepare', '--dataset=mine', **remote)
+    self.assertEqual(done.status, 2, done.err)
+    self.assertIn('TFDS_DATA_DIR is gs://bucket/data: it must be', done.err)
+    done = commands.run(
+        'prepare', '--dataset=mine', '--data_dir=data', **remote
+    )
+    self.assertEqual(done.status, 0, done.err)
+    self.assertIn("data_dir='data'", done.out)
+
   @parameterized.parameters(
       ('train', *_TRAIN, '--num_processes=two'),
       ('train', *_TRAIN, '--num_processes=2'),

@@ -41,7 +41,7 @@ def data_dir(path: str | os.PathLike | None = None) -> pathlib.Path:
   if path:
     check_local('data_dir', path)
     return pathlib.Path(path).expanduser()
-  check_local('TFDS_DATA_DIR', _default_dir())
+  check_local('TFDS_DATA_DIR', os.environ.get('TFDS_DATA_DIR', ''))
   return _default_dir()
 
 
