@@ -6,8 +6,21 @@ dtypes, which catch the broadcast that turns ``[B] - [B, 1]`` into ``[B, B]``.
 """
 
 import os
+import shutil
+import tempfile
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
+# One cache of compiled programs for this run: its workers and the processes
+# that they start compile many of the same ones.
+_is_first = 'HCL_JAX_TEST_CACHE' not in os.environ
+if _is_first:
+  _cache = tempfile.mkdtemp(prefix='hcl_jax_tests')
+  os.environ |= {
+      'HCL_JAX_TEST_CACHE': _cache,
+      'JAX_COMPILATION_CACHE_DIR': _cache,
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+      'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+  }
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -31,6 +44,12 @@ _LONGEST = (
     'sentence_loop', 'nce', 'step', 'tilting', 'bench_sweep', 'jobs',
     'processes', 'train', 'inspection', 'graph_loop', 'bench_soak',
 )  # fmt: skip
+
+
+def pytest_unconfigure():
+  """Removes the cache in the process that made it."""
+  if _is_first:
+    shutil.rmtree(_cache, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items):

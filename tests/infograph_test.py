@@ -110,7 +110,7 @@ class InfographLossTest(testing.LossTest):
           nodes, graphs, ids, tau_plus=0.3, variant=variant, **masks
       )
 
-    both = jax.value_and_grad(loss, (0, 1))
+    both = jax.jit(jax.value_and_grad(loss, (0, 1)))
     value, (to_nodes, to_graphs) = both(
         padded_nodes, padded_graphs, padded_ids, **masks
     )
@@ -134,7 +134,7 @@ class InfographLossTest(testing.LossTest):
     loss = lambda nodes, graphs, ids, **shared: losses.infograph_loss(  # noqa: E731
         nodes, graphs, ids, beta=2.0, tau_plus=0.3, variant=variant, **shared
     )
-    both = jax.value_and_grad(loss, (0, 1))
+    both = jax.jit(jax.value_and_grad(loss, (0, 1)))
     value, (to_nodes, to_graphs) = both(
         nodes, graphs, ids, node_rows=rows, node_counts=counts
     )
@@ -175,18 +175,25 @@ class InfographLossTest(testing.LossTest):
       self, amplitude, variant
   ):
     nodes, graphs, ids = _batch()
+    both = jax.jit(
+        jax.value_and_grad(
+            lambda n, b: losses.infograph_loss(
+                n, graphs, ids, beta=b, variant=variant
+            )
+        )
+    )
     for beta in (1.0, 10.0, 50.0, 1e4):
-      value, grad = jax.value_and_grad(
-          lambda n, b=beta: losses.infograph_loss(
-              n, graphs, ids, beta=b, variant=variant
-          )
-      )(np.float32(amplitude) * nodes)
+      value, grad = both(np.float32(amplitude) * nodes, beta)
       self.assert_finite((value, grad))
 
   def test_numerical_gradients(self):
     nodes, graphs, ids = _batch(5, 3)
     chex.assert_numerical_grads(
-        lambda n, g, b: losses.infograph_loss(n, g, ids, beta=b, tau_plus=0.2),
+        jax.jit(
+            lambda n, g, b: losses.infograph_loss(
+                n, g, ids, beta=b, tau_plus=0.2
+            )
+        ),
         (nodes, graphs, 1.0), order=1, eps=1e-3, atol=0.02,
     )  # fmt: skip
 

@@ -128,7 +128,7 @@ class HardNceLossTest(testing.LossTest):
     chex.assert_numerical_grads(fixed, args, order=2, eps=1e-2, atol=0.02)
     if beta and tau_plus:
       chex.assert_numerical_grads(
-          loss, (*args, beta, tau_plus), order=1, eps=1e-3, atol=0.02
+          jax.jit(loss), (*args, beta, tau_plus), order=1, eps=1e-3, atol=0.02
       )
 
   @parameterized.parameters(0.0, 1.0, 30.0)
@@ -165,7 +165,7 @@ class HardNceLossTest(testing.LossTest):
       )
       return values.sum(), values
 
-    grads, values = jax.grad(loss, (0, 1), has_aux=True)(pos, neg)
+    grads, values = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(pos, neg)
     self.assertEqual(values[1], 0)
     self.assertGreater(values[0], 0)
     self.assertEqual(grads[0][1], 0)

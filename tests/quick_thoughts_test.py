@@ -149,9 +149,9 @@ class QuickThoughtsLossTest(testing.LossTest):
     left, right = 2 * testing.normal(8, 3), testing.normal(8, 3, seed=1)
     knobs = {'beta': 1.0, 'tau_plus': 0.6, 'self_pair': 'drop'}
     share = losses.quick_thoughts_clamp_fraction(left, right, **knobs)
-    pulls = jax.grad(
+    pulls = jax.jit(jax.grad(
         lambda s: losses.quick_thoughts_loss(s, jnp.eye(8), **knobs).sum()
-    )(np.float32(_scores(left, right)))
+    ))(np.float32(_scores(left, right)))
     away = np.abs(np.subtract.outer(np.arange(8), np.arange(8))) > 1
     dead = np.abs(np.where(away, pulls, 0)).sum(axis=1) == 0
     self.assertBetween(dead.mean(), 0.1, 0.9)
@@ -195,9 +195,9 @@ class QuickThoughtsLossTest(testing.LossTest):
     left, right = testing.normal(6, 3), testing.normal(6, 3, seed=1)
     for clip_scale in (None, 2.0):
       chex.assert_numerical_grads(
-          lambda a, b, c=clip_scale: losses.quick_thoughts_loss(
+          jax.jit(lambda a, b, c=clip_scale: losses.quick_thoughts_loss(
               a, b, beta=1.0, tau_plus=0.05, floor='soft', clip_scale=c
-          ),
+          )),
           (left, right), order=1, eps=1e-3, atol=0.05,
       )  # fmt: skip
 
@@ -227,12 +227,12 @@ class QuickThoughtsLossTest(testing.LossTest):
       for _ in range(400):
         params, optimizer, loss = step(params, optimizer)
         self.assertTrue(np.isfinite(loss))
-      pulls = jax.grad(
+      pulls = jax.jit(jax.grad(
           lambda s, floor=floor: losses.quick_thoughts_loss(
               s, jnp.eye(64), beta=1.0, tau_plus=0.01, floor=floor,
               self_pair='drop',
           ).sum()
-      )(params[0] @ params[1].T)
+      ))(params[0] @ params[1].T)
       away = np.abs(np.subtract.outer(np.arange(64), np.arange(64))) > 1
       dead[floor] = np.mean(np.abs(np.where(away, pulls, 0)).sum(axis=1) == 0)
       scores = np.array(params[0] @ params[1].T)

@@ -378,6 +378,9 @@ class RunTest(_SweepTestCase):
 
   def test_images_go_through_the_loop(self):
     runs, shared = [], []
+    given = jax.config.jax_compilation_cache_dir
+    self.addCleanup(jax.config.update, 'jax_compilation_cache_dir', given)
+    jax.config.update('jax_compilation_cache_dir', None)
 
     def train(experiment, workdir, label):
       runs.append((experiment.loss.beta, workdir.name, label))

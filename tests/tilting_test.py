@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numerics: the whole grid against 60 digits, folds, derivatives."""
 
+import functools
+
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -184,16 +186,8 @@ class DerivativeTest(testing.LossTest):
       return jax.nn.logsumexp(log_weights + s, axis=1)
 
     args = scores, jnp.float32(1.5), jnp.float32(beta)
-    every = (0, 1, 2)
-    np.testing.assert_allclose(log_mean(*args), plain(*args), rtol=1e-5)
-    for jacobian in (jax.jacfwd, jax.jacrev):
-      self.assert_same_gradient(
-          jacobian(log_mean, every)(*args), jacobian(plain, every)(*args), 1e-5
-      )
-    self.assert_same_gradient(
-        jax.hessian(lambda *a: log_mean(*a).sum(), every)(*args),
-        jax.hessian(lambda *a: plain(*a).sum(), every)(*args),
-        1e-4,
+    self.assert_same_derivatives(
+        log_mean, plain, args, (0, 1, 2), (1e-5, 1e-5, 1e-4)
     )
 
   @parameterized.product(
@@ -226,14 +220,22 @@ class DerivativeTest(testing.LossTest):
       return jnp.log1p(jnp.exp(log_n) * mass)
 
     args = gap, excess, jnp.float32(tau_plus)
-    np.testing.assert_allclose(loss(*args), plain(*args), rtol=2e-5)
-    every = (0, 1, 2)
-    for jacobian in (jax.jacfwd, jax.jacrev):
-      self.assert_same_gradient(
-          jacobian(loss, every)(*args), jacobian(plain, every)(*args), 1e-4
+    self.assert_same_derivatives(loss, plain, args, (0, 1), (2e-5, 1e-4, 1e-3))
+
+  def assert_same_derivatives(self, loss, plain, args, twice, tolerances):
+    """Compares values, Jacobians by all, and Hessians by some arguments."""
+    every = tuple(range(len(args)))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def derivatives(function, *args):
+      return (
+          function(*args),
+          [f(function, every)(*args) for f in (jax.jacfwd, jax.jacrev)],
+          jax.hessian(lambda *a: function(*a).sum(), twice)(*args),
       )
-    self.assert_same_gradient(
-        jax.hessian(lambda *a: loss(*a).sum(), (0, 1))(*args),
-        jax.hessian(lambda *a: plain(*a).sum(), (0, 1))(*args),
-        1e-3,
-    )
+
+    values, *actual = derivatives(loss, *args)
+    expected_values, *expected = derivatives(plain, *args)
+    np.testing.assert_allclose(values, expected_values, rtol=tolerances[0])
+    for a, e, tolerance in zip(actual, expected, tolerances[1:], strict=True):
+      self.assert_same_gradient(a, e, tolerance)

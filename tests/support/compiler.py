@@ -22,12 +22,26 @@ _flags = ''
 # A flag that is not known ends the process.
 if importlib.metadata.version('jaxlib').startswith(('0.9.', '0.10.')):
   OPTIMIZED['xla_cpu_use_fusion_emitters'] = True
-  _flags = ' --xla_cpu_use_fusion_emitters=false' * is_quick
+  _flags = (
+      ' --xla_cpu_use_fusion_emitters=false'
+      # Parts of a program that are compiled apart, each of which costs.
+      ' --xla_cpu_parallel_codegen_split_count={parts}'
+  ) * is_quick
 
 
-def xla_flags(devices: int = 1) -> str:
-  """Returns XLA_FLAGS for a process with so many simulated devices."""
-  return f'--xla_force_host_platform_device_count={devices}{_flags}'
+def xla_flags(devices: int = 1, *, parts: int = 1) -> str:
+  """Returns XLA_FLAGS for a process.
+
+  Args:
+    devices: how many it simulates.
+    parts: how many a program is compiled in; 32 by XLA's default, which rounds
+      sums over devices alike in one process and in several.
+
+  Returns:
+    The flags.
+  """
+  flags = _flags.format(parts=parts)
+  return f'--xla_force_host_platform_device_count={devices}{flags}'
 
 
 def optimized(function):

@@ -131,7 +131,7 @@ def run(*, devices, pause=0.0, nan_step=0, save_pause=0.0):
   """Runs the command with the flags in sys.argv."""
   # A shell starts background jobs, tests maybe, with SIGINT ignored.
   signal.signal(signal.SIGINT, signal.default_int_handler)
-  os.environ['XLA_FLAGS'] = compiler.xla_flags(devices)
+  os.environ['XLA_FLAGS'] = compiler.xla_flags(devices, parts=32)
   _Experiment.pause, _Experiment.nan_step = pause, nan_step
   with (
       mock.patch.object(experiment_lib, 'prepare', prepare),
