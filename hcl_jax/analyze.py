@@ -23,9 +23,9 @@ import numpy as np
 
 from hcl_jax import command
 from hcl_jax import reporting
-from hcl_jax.training import checkpoint
-from hcl_jax.training import results as results_lib
-from hcl_jax.training import workdir as workdir_lib
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import results as results_lib
 
 _WORKDIR = flags.DEFINE_list(
     'workdir', None, 'Directory of a run or sweep, or several between commas.'
@@ -92,8 +92,8 @@ def analyze_sweeps(
     workdirs: Sequence[pathlib.Path], output: pathlib.Path
 ) -> None:
   """Writes figures, tables and the page of sweeps."""
-  from hcl_jax.analysis import report
-  from hcl_jax.training import sweep_report
+  from hcl_jax.report import page as report
+  from hcl_jax.report import sweep_report
 
   results = results_lib.read(workdirs)
   score = choose_score(results)
@@ -126,9 +126,9 @@ def analyze_runs(
     workdirs: Sequence[pathlib.Path], output: pathlib.Path
 ) -> None:
   """Writes figures and the page of runs."""
-  from hcl_jax.analysis import report
-  from hcl_jax.training import inspection
-  from hcl_jax.training import run_report
+  from hcl_jax.report import inspection
+  from hcl_jax.report import page as report
+  from hcl_jax.report import run_report
 
   runs = inspection.single_runs(workdirs)
   inspections = []

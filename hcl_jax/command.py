@@ -7,7 +7,7 @@ import sys
 from absl import app
 from absl import flags
 
-from hcl_jax.data import locations
+from hcl_jax.storage import locations
 
 _STOPPED = 130  # as a shell says of Ctrl-C
 

@@ -20,15 +20,15 @@ from hcl_jax import command
 from hcl_jax import hosts
 from hcl_jax import reporting
 from hcl_jax.data import sentence_tasks
-from hcl_jax.training import checkpoint
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import processes
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import comparison
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import limits
 from hcl_jax.training import loop
-from hcl_jax.training import processes
 from hcl_jax.training import readout
-from hcl_jax.training import workdir as workdir_lib
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
 _PROTOCOL = flags.DEFINE_list(

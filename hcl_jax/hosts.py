@@ -10,7 +10,7 @@ import traceback
 from absl import flags
 
 from hcl_jax import command
-from hcl_jax.training import processes
+from hcl_jax.runs import processes
 
 _COORDINATOR = flags.DEFINE_string(
     'coordinator', None,

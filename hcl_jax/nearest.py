@@ -15,14 +15,14 @@ import sys
 from absl import flags
 
 from hcl_jax import command
-from hcl_jax.data import text_files
-from hcl_jax.training import checkpoint
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.storage import text_files
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 from hcl_jax.training import nearest
-from hcl_jax.training import progress as progress_lib
-from hcl_jax.training import workdir as workdir_lib
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
 _SENTENCE = flags.DEFINE_string('sentence', None, 'What to look for.')

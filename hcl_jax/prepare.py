@@ -29,13 +29,13 @@ import pathlib
 from absl import flags
 
 from hcl_jax import command
-from hcl_jax.data import catalogue
-from hcl_jax.data import locations
-from hcl_jax.data import records
-from hcl_jax.data.builders import sources
 from hcl_jax.data.builders.digit_scenes import scenes
 from hcl_jax.data.builders.sentences import corpus
 from hcl_jax.data.builders.tu_graphs import published
+from hcl_jax.storage import catalogue
+from hcl_jax.storage import locations
+from hcl_jax.storage import records
+from hcl_jax.storage import sources
 
 _TINY_IMAGENET_SIZE = 64
 

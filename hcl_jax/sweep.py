@@ -23,12 +23,12 @@ from ml_collections import config_flags
 
 from hcl_jax import command
 from hcl_jax.evaluation import cross_validation
-from hcl_jax.training import checkpoint
-from hcl_jax.training import grid
-from hcl_jax.training import jobs
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import pool as jobs
+from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
-from hcl_jax.training import sweeping
-from hcl_jax.training import workdir as workdir_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'The configuration, as configs/NAME.py[:VARIANT].'

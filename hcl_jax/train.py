@@ -21,13 +21,13 @@ from ml_collections import config_flags
 from hcl_jax import command
 from hcl_jax import hosts
 from hcl_jax import reporting
-from hcl_jax.training import checkpoint
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import processes
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import comparison
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
-from hcl_jax.training import processes
-from hcl_jax.training import workdir as workdir_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'The configuration, as configs/NAME.py[:VARIANT].'

@@ -12,11 +12,12 @@ from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax import analysis
-from hcl_jax.analysis import plots
+from hcl_jax.report import plots
+from hcl_jax.report import tables
+from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import results as results_lib
+from hcl_jax.sweeps import tally as tally_lib
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import grid
-from hcl_jax.training import results as results_lib
-from hcl_jax.training import tally as tally_lib
 from tests.support import commands
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -198,7 +199,7 @@ class CurvesTest(absltest.TestCase):
     self.assertEqual(self.panels['b'][1].seeds, [0, 1])
 
   def test_epochs_to_the_baseline_of_the_same_seed(self):
-    header, lines = analysis.epochs_cells(self.panels)
+    header, lines = tables.epochs_cells(self.panels)
     self.assertLen(header, 4)
     self.assertEqual(
         lines,
@@ -215,7 +216,7 @@ class CurvesTest(absltest.TestCase):
       fields = {'loss.beta': [0.0, 0.0, 1.0], name: [*values, values[0]]}
       panels = analysis.group_curves(fields, _run_curves([0.4, 0.6, 0.8]))
       self.assertLen(panels[''], 3)
-      self.assertEqual(analysis.epochs_cells(panels)[1], [])
+      self.assertEqual(tables.epochs_cells(panels)[1], [])
 
   def test_is_drawn(self):
     figure = plots.repeated_curves_figure(self.panels, 'knn/top1')
@@ -274,7 +275,7 @@ class TableTest(absltest.TestCase):
         seed=(0, 1),
     )
     scores = np.array([80, 82, 70, 74, 90, 90, 60, 60] + [50] * 6 + [51, 53])
-    table = analysis.repeats_table(
+    table = tables.repeats_table(
         analysis.group_repeats(fields, scores / 100), 'svm/accuracy'
     )
     about, _, head, _, mutag, dd = table.splitlines()
@@ -300,7 +301,7 @@ class TableTest(absltest.TestCase):
         data__name=('stl10',), loss__variant=('paper', 'released'),
         loss__beta=(0.0, 1.0), seed=(0, 1),
     )  # fmt: skip
-    table = analysis.repeats_table(
+    table = tables.repeats_table(
         analysis.group_repeats(fields, np.arange(8) / 10), 'knn/top1'
     )
     self.assertEqual(
@@ -313,7 +314,7 @@ class TableTest(absltest.TestCase):
   def test_numbers_of_repeats_where_they_differ(self):
     fields = _columns(loss__beta=(0.0, 1.0, 2.0), seed=(0, 1))
     scores = [0.5, 0.7, 0.8, math.nan, math.nan, math.nan]
-    table = analysis.repeats_table(
+    table = tables.repeats_table(
         analysis.group_repeats(fields, scores), 'svm/accuracy'
     )
     self.assertIn('over repeats (their number);', table)

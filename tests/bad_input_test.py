@@ -23,9 +23,9 @@ import tensorflow_datasets as tfds
 
 from hcl_jax import data
 from hcl_jax import prepare
-from hcl_jax.training import checkpoint
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import workdir as workdir_lib
 from tests.support import commands
 from tests.support import tu
 

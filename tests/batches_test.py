@@ -9,7 +9,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax import data
-from hcl_jax.data import threads
+from hcl_jax.storage import threads
 
 
 def _images(n=50, num_classes=3):

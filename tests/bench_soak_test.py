@@ -19,7 +19,7 @@ from hcl_jax.bench import runs
 from hcl_jax.bench import soak
 from hcl_jax.bench import trends
 from hcl_jax.bench import usage
-from hcl_jax.training import metrics
+from hcl_jax.runs import metrics
 from tests.support import commands
 
 _MIB = 2**20

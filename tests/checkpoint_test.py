@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.training import checkpoint
-from hcl_jax.training import checksums
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import checksums
 
 
 class _Moments(NamedTuple):
@@ -459,7 +459,7 @@ class DamageTest(CheckpointTest):
 _KILLED = """
 import sys, time
 import jax.numpy as jnp
-from hcl_jax.training import checkpoint, checksums
+from hcl_jax.runs import checkpoint, checksums
 checkpoints = checkpoint.Checkpoints(sys.argv[1], keep=1)
 checkpoints.save(1, {'w': jnp.full(9, 1.0)}, wait=True)
 checksums.write_record = lambda *args: time.sleep(60)

@@ -12,7 +12,7 @@ from absl.testing import absltest
 import jax
 import jax.numpy as jnp
 
-from hcl_jax.training import compilation
+from hcl_jax.sweeps import compilation
 
 _VARIABLE = 'JAX_COMPILATION_CACHE_DIR'
 _CHILD = """

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from hcl_jax import data
-from hcl_jax.data import locations
 from hcl_jax.data.builders.digit_scenes import builder
 from hcl_jax.data.builders.digit_scenes import scenes
+from hcl_jax.storage import locations
 
 _TINY = 'digit_scenes/tiny'
 

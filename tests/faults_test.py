@@ -32,7 +32,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from hcl_jax import data
-from hcl_jax.training import metrics as metrics_lib
+from hcl_jax.runs import metrics as metrics_lib
 from tests.support import commands
 from tests.support import forks
 

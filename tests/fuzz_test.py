@@ -22,9 +22,9 @@ import numpy as np
 from hcl_jax import command
 from hcl_jax import data
 from hcl_jax import losses
+from hcl_jax.sweeps import grid
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import grid
 from tests.support import corpus
 from tests.support import testing
 from tests.support import tu

@@ -15,11 +15,11 @@ import tensorflow_datasets as tfds
 from hcl_jax import data
 from hcl_jax import prepare
 from hcl_jax import train
+from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import loop
-from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import readout
 from hcl_jax.training import step as step_lib
 from tests.support import looping

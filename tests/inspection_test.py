@@ -9,12 +9,12 @@ import numpy as np
 import optax
 
 from hcl_jax import data
+from hcl_jax.report import inspection
+from hcl_jax.report import run_report
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import inspection
 from hcl_jax.training import loop
-from hcl_jax.training import run_report
-from hcl_jax.training import workdir as workdir_lib
 from tests.support import corpus
 from tests.support import looping
 from tests.support import tiny

@@ -11,11 +11,11 @@ import threading
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from hcl_jax.training import interruption
+from hcl_jax.runs import interruption
 
 _LOOP = """
 import signal, sys, time
-from hcl_jax.training import interruption
+from hcl_jax.runs import interruption
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with interruption.Interruption() as interrupted:
   print('ready', flush=True)

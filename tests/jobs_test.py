@@ -16,8 +16,8 @@ import tensorflow_datasets as tfds
 
 from hcl_jax import prepare
 from hcl_jax.evaluation import cross_validation
-from hcl_jax.training import jobs
-from hcl_jax.training import workdir as workdir_lib
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import pool as jobs
 from tests.support import commands
 from tests.support import corpus
 

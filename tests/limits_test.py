@@ -10,11 +10,11 @@ import ml_collections
 import numpy as np
 
 from hcl_jax.data.builders.tu_graphs import published
+from hcl_jax.sweeps import grid
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import infograph
 from hcl_jax.tasks import quick_thoughts
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import grid
 from hcl_jax.training import limits
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'

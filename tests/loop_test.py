@@ -11,13 +11,13 @@ import numpy as np
 import optax
 
 from hcl_jax import data
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import comparison
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
-from hcl_jax.training import metrics as metrics_lib
-from hcl_jax.training import workdir as workdir_lib
 from tests.support import looping
 from tests.support import tiny
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from tensorboardX.proto import event_pb2
 
-from hcl_jax.training import metrics
+from hcl_jax.runs import metrics
 
 
 def _events(workdir):

@@ -6,8 +6,8 @@ from absl.testing import parameterized
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax import analysis
-from hcl_jax.analysis import toy
+from hcl_jax import theory
+from hcl_jax.theory import toy
 from tests import reference
 from tests.support import testing
 
@@ -32,40 +32,40 @@ class TammesTest(parameterized.TestCase):
       ('simplex', 10, 9, 96.379370),
   )
   def test_finds_the_optimum(self, num_points, dim, degrees):
-    found = analysis.tammes_packing(num_points, dim)
+    found = theory.tammes_packing(num_points, dim)
     self.assertEqual(found.points.shape, (num_points, dim))
     np.testing.assert_allclose(np.linalg.norm(found.points, axis=1), 1)
     cosines = found.points @ found.points.T - 2 * np.eye(num_points)
     self.assertAlmostEqual(np.cos(found.angle), cosines.max())
     self.assertAlmostEqual(np.degrees(found.angle), degrees, delta=1e-3)
-    known = analysis.known_angle(num_points, dim)
+    known = theory.known_angle(num_points, dim)
     self.assertAlmostEqual(np.degrees(known), degrees, delta=1e-4)
 
   def test_the_same_seed_gives_the_same_points(self):
     knobs = {'num_restarts': 2, 'num_steps': 20}
     one, same, other = (
-        analysis.tammes_packing(5, 3, seed=seed, **knobs).points
+        theory.tammes_packing(5, 3, seed=seed, **knobs).points
         for seed in (3, 3, 4)
     )
     np.testing.assert_array_equal(one, same)
     self.assertFalse(np.array_equal(one, other))
 
   def test_known_angles(self):
-    degrees = lambda *size: np.degrees(analysis.known_angle(*size))  # noqa: E731
+    degrees = lambda *size: np.degrees(theory.known_angle(*size))  # noqa: E731
     self.assertAlmostEqual(degrees(2, 7), 180)
     self.assertAlmostEqual(degrees(3, 5), 120)
     self.assertAlmostEqual(degrees(9, 5), 90)
     self.assertAlmostEqual(degrees(9, 2), 40)
-    self.assertIsNone(analysis.known_angle(15, 3))
-    self.assertIsNone(analysis.known_angle(11, 5))
+    self.assertIsNone(theory.known_angle(15, 3))
+    self.assertIsNone(theory.known_angle(11, 5))
 
   def test_refuses(self):
     with self.assertRaisesRegex(ValueError, 'num_points must be >= 2, got 1'):
-      analysis.tammes_packing(1, 3)
+      theory.tammes_packing(1, 3)
     with self.assertRaisesRegex(ValueError, 'dim must be >= 2, got 1'):
-      analysis.known_angle(3, 1)
+      theory.known_angle(3, 1)
     with self.assertRaisesRegex(ValueError, 'num_steps must be >= 1, got 0'):
-      analysis.tammes_packing(3, 2, num_steps=0)
+      theory.tammes_packing(3, 2, num_steps=0)
 
 
 class BallPackingTest(parameterized.TestCase):
@@ -73,34 +73,34 @@ class BallPackingTest(parameterized.TestCase):
   def test_value(self):
     points = 3 * _polygon(5)[:4]  # the ends have one neighbour, 72 degrees off
     value = 2 - 2 * np.cos(np.radians(72))
-    self.assertAlmostEqual(analysis.packing_value(points), value, places=6)
+    self.assertAlmostEqual(theory.packing_value(points), value, places=6)
     points[3] = -points[1]
     rho = np.array([0.4, 0.3, 0.2, 0.1])
     squared = np.sum((points[:, None] - points[None]) ** 2, axis=-1) / 9
     nearest = np.min(squared + 9 * np.eye(4), axis=1)
     self.assertAlmostEqual(
-        analysis.packing_value(points, rho), rho @ nearest, places=6
+        theory.packing_value(points, rho), rho @ nearest, places=6
     )
 
   @parameterized.parameters((6, 3, 2.0), (12, 3, 1.105573))
   def test_agrees_with_tammes_on_solids(self, num_points, dim, value):
-    found = analysis.ball_packing(_uniform(num_points), dim)
+    found = theory.ball_packing(_uniform(num_points), dim)
     self.assertAlmostEqual(found.value, value, delta=1e-4)
     self.assertAlmostEqual(
-        found.angle, analysis.known_angle(num_points, dim), delta=1e-3
+        found.angle, theory.known_angle(num_points, dim), delta=1e-3
     )
 
   def test_the_heptagon_is_not_the_best_on_the_circle(self):
-    heptagon = analysis.packing_value(_polygon(7))
+    heptagon = theory.packing_value(_polygon(7))
     self.assertAlmostEqual(heptagon, 0.7530, places=4)
-    triangle = analysis.packing_value(_polygon(3)[[0, 1, 2, 2, 2, 2, 2]])
+    triangle = theory.packing_value(_polygon(3)[[0, 1, 2, 2, 2, 2, 2]])
     self.assertAlmostEqual(triangle, 6 / 7, places=5)
-    found = analysis.ball_packing(_uniform(7), 2)
+    found = theory.ball_packing(_uniform(7), 2)
     self.assertGreater(found.value, 6 / 7 - 1e-4)
     self.assertLess(found.angle, 0.01)
 
   def test_five_in_space_give_up_the_right_angle(self):
-    found = analysis.ball_packing(_uniform(5), 3)
+    found = theory.ball_packing(_uniform(5), 3)
     self.assertAlmostEqual(found.value, 2.025, delta=1e-4)
     self.assertAlmostEqual(np.degrees(found.angle), 89.10, delta=0.01)
 
@@ -109,23 +109,23 @@ class BallPackingTest(parameterized.TestCase):
     # have the value .7 (2 + 2 cos a) + .3 (4 sin^2 a), largest at cos a = 7/12;
     # up to a weight of 2/3 the triangle is best.
     rho = np.array([0.7, 0.15, 0.15])
-    found = analysis.ball_packing(rho, 2)
-    even = analysis.packing_value(_polygon(3), rho)
+    found = theory.ball_packing(rho, 2)
+    even = theory.packing_value(_polygon(3), rho)
     self.assertGreater(found.value, even)
     self.assertAlmostEqual(
         found.value, 2.6 + 1.4 * 7 / 12 - 1.2 * (7 / 12) ** 2, places=5
     )
     self.assertAlmostEqual(
-        found.value, analysis.packing_value(found.points, rho), places=5
+        found.value, theory.packing_value(found.points, rho), places=5
     )
     light = found.points[1] @ found.points[2]
     self.assertGreater(light, found.points[0] @ found.points[1])
 
   def test_refuses(self):
     with self.assertRaisesRegex(ValueError, 'class_prior must have positive'):
-      analysis.ball_packing([0.5, 0.6], 2)
+      theory.ball_packing([0.5, 0.6], 2)
     with self.assertRaisesRegex(ValueError, 'one entry for each point; got 2'):
-      analysis.packing_value(_polygon(3), [0.5, 0.5])
+      theory.packing_value(_polygon(3), [0.5, 0.5])
 
 
 class ToyTest(absltest.TestCase):
@@ -145,7 +145,7 @@ class ToyTest(absltest.TestCase):
 
   def test_a_large_beta_trains_towards_the_packing(self):
     runs = {
-        beta: analysis.train_free_embeddings(8, 3, beta=beta)
+        beta: theory.train_free_embeddings(8, 3, beta=beta)
         for beta in (0.0, 5.0, 50.0)
     }
     to_go = [np.degrees(run.angles_to_go[-1]) for run in runs.values()]
@@ -160,7 +160,7 @@ class ToyTest(absltest.TestCase):
     self.assertLess(hard.spreads[-1], 1e-4)
 
   def test_frames(self):
-    run = analysis.train_free_embeddings(
+    run = theory.train_free_embeddings(
         3, 2, num_rows=4, num_steps=50, num_frames=6
     )
     np.testing.assert_array_equal(run.steps, [0, 2, 8, 18, 32, 50])
@@ -173,13 +173,13 @@ class ToyTest(absltest.TestCase):
     np.testing.assert_allclose(
         run.class_means[-1, 1], mean / np.linalg.norm(mean)
     )
-    again = analysis.train_free_embeddings(
+    again = theory.train_free_embeddings(
         3, 2, num_rows=4, num_steps=50, num_frames=2
     )
     np.testing.assert_array_equal(again.embeddings, run.embeddings[[0, -1]])
 
   def test_seven_classes_on_the_circle_fall_together(self):
-    run = analysis.train_free_embeddings(
+    run = theory.train_free_embeddings(
         7, 2, warmup=0.0, learning_rate=0.05, num_frames=2
     )
     self.assertLess(run.angles[-1], 0.01)
@@ -187,6 +187,6 @@ class ToyTest(absltest.TestCase):
 
   def test_refuses(self):
     with self.assertRaisesRegex(ValueError, 'num_rows must be >= 2, got 1'):
-      analysis.train_free_embeddings(3, 2, num_rows=1)
+      theory.train_free_embeddings(3, 2, num_rows=1)
     with self.assertRaisesRegex(ValueError, r'warmup must be in \[0, 1\]'):
-      analysis.train_free_embeddings(3, 2, warmup=2.0)
+      theory.train_free_embeddings(3, 2, warmup=2.0)

@@ -8,7 +8,8 @@ from matplotlib import figure as figure_lib
 import numpy as np
 
 from hcl_jax import analysis
-from hcl_jax.analysis import plots
+from hcl_jax import theory
+from hcl_jax.report import plots
 from tests.support import testing
 
 _LABELS = np.arange(30) % 3
@@ -139,7 +140,7 @@ class CurvesFigureTest(_FigureTestCase):
       plots.curves_figure(curves, 'knn/top1', baseline='x')
 
   def test_convergence_in_beta(self):
-    curve = analysis.convergence_in_beta(_rows(), _LABELS, betas=[0, 1, 100])
+    curve = theory.convergence_in_beta(_rows(), _LABELS, betas=[0, 1, 100])
     figure = plots.beta_figure({'a': curve})
     self.check(figure)
     self.assertEqual(_legend(figure), ['a', 'limit L*'])
@@ -148,7 +149,7 @@ class CurvesFigureTest(_FigureTestCase):
     )}))  # fmt: skip
 
   def test_variance(self):
-    curve = analysis.variance_against_alignment(
+    curve = theory.variance_against_alignment(
         np.eye(2, dtype=np.float32), spreads=[0.0, 0.1, 1.0], num_rows=5
     )
     figure = plots.variance_figure({'a': curve})
@@ -203,23 +204,23 @@ class PackingFigureTest(_FigureTestCase):
   def test_packings(self):
     knobs = {'num_restarts': 2, 'num_steps': 50}
     five = {
-        str(dim) + name: analysis.tammes_packing(3, dim, **knobs)
+        str(dim) + name: theory.tammes_packing(3, dim, **knobs)
         for dim in (2, 3)
         for name in 'abc'
     }
     figure = plots.packing_figure(five)
     self.check(figure, panels=6, named=False)
     self.assertStartsWith(figure.axes[0].get_title(), '2a: 1')
-    same = analysis.Packing(np.tile([[1.0, 0.0]], (9, 1)), 0.0, 0.0)
+    same = theory.Packing(np.tile([[1.0, 0.0]], (9, 1)), 0.0, 0.0)
     self.check(plots.packing_figure({'a point': same}), named=False)
-    flat = analysis.Packing(np.eye(4), np.pi / 2, 2.0)
+    flat = theory.Packing(np.eye(4), np.pi / 2, 2.0)
     with self.assertRaisesRegex(ValueError, '2-D and 3-D .* drawn; got 4-D'):
       plots.packing_figure({'too many': flat})
 
   @parameterized.parameters((2, 4), (3, 4), (4, 2))
   def test_trajectory(self, dim, panels):
     rng = np.random.default_rng(0)
-    run = analysis.Trajectory(
+    run = theory.Trajectory(
         steps=np.array([0, 5, 10]),
         embeddings=rng.normal(size=(3, 18, dim)),
         labels=np.arange(18) // 2,

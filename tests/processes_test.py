@@ -18,9 +18,9 @@ from absl.testing import parameterized
 import chex
 import numpy as np
 
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import processes
 from hcl_jax.training import loop
-from hcl_jax.training import metrics as metrics_lib
-from hcl_jax.training import processes
 from tests.support import commands
 from tests.support import forks
 from tests.support import looping

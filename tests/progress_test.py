@@ -13,7 +13,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax.numpy as jnp
 
-from hcl_jax.training import progress
+from hcl_jax.runs import progress
 
 
 class _Clock:

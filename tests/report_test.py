@@ -16,8 +16,8 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax import analysis
-from hcl_jax.analysis import plots
-from hcl_jax.analysis import report
+from hcl_jax.report import page as report
+from hcl_jax.report import plots
 
 _BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
 _NASTY = '</script><script>alert(1)</script><b>"&\''

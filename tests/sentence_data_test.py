@@ -23,10 +23,10 @@ from hcl_jax import command
 from hcl_jax import data
 from hcl_jax import prepare
 from hcl_jax.data import sentence_batches
-from hcl_jax.data import text_files
 from hcl_jax.data import vocabulary
 from hcl_jax.data.builders.sentences import builder as builder_lib
 from hcl_jax.data.builders.sentences import prose
+from hcl_jax.storage import text_files
 
 _TEXT = '''The cat sat.
 A cat? "No," said he.

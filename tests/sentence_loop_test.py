@@ -16,16 +16,16 @@ from hcl_jax import data
 from hcl_jax import evaluation
 from hcl_jax import sentences
 from hcl_jax import train
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.sweeps import sweeping
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import embedding
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
-from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import nearest
 from hcl_jax.training import readout
 from hcl_jax.training import sentence_scoring
 from hcl_jax.training import step as step_lib
-from hcl_jax.training import sweeping
 from tests.support import corpus
 from tests.support import looping
 from tests.support import testing

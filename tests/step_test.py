@@ -15,11 +15,11 @@ import optax
 
 import hcl_jax
 from hcl_jax import data
+from hcl_jax.sweeps import grid
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import grid
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from tests.support import tiny

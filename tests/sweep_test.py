@@ -20,16 +20,16 @@ import tensorflow_datasets as tfds
 from hcl_jax import data
 from hcl_jax import prepare
 from hcl_jax.data import graphs as data_graphs
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import members as members_lib
+from hcl_jax.sweeps import sweeping
+from hcl_jax.sweeps import tally as tally_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import graph_experiment
-from hcl_jax.training import grid
 from hcl_jax.training import loop
-from hcl_jax.training import members as members_lib
-from hcl_jax.training import metrics as metrics_lib
-from hcl_jax.training import sweeping
-from hcl_jax.training import tally as tally_lib
-from hcl_jax.training import workdir as workdir_lib
 from tests.support import commands
 from tests.support import tu
 

@@ -6,7 +6,7 @@ import math
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax import analysis
+from hcl_jax import theory
 from tests import reference
 from tests.support import testing
 
@@ -25,33 +25,33 @@ class WorstCaseTest(parameterized.TestCase):
   def test_tilted_and_worst_case_loss(self, beta, temperature, num_negatives):
     knobs = {'temperature': temperature, 'num_negatives': num_negatives}
     np.testing.assert_allclose(
-        analysis.tilted_loss(_rows(), _LABELS, beta=beta, **knobs),
+        theory.tilted_loss(_rows(), _LABELS, beta=beta, **knobs),
         reference.tilted_loss(_rows(), _LABELS, beta, *knobs.values()),
         rtol=1e-5,
     )
     np.testing.assert_allclose(
-        analysis.worst_case_loss(_rows(), _LABELS, **knobs),
+        theory.worst_case_loss(_rows(), _LABELS, **knobs),
         reference.tilted_loss(_rows(), _LABELS, None, *knobs.values()),
         rtol=1e-5,
     )
 
   def test_proposition_1(self):
     betas = [0, 1, 3, 10, 30, 100, 300]
-    curve = analysis.convergence_in_beta(_rows(), _LABELS, betas=betas)
+    curve = theory.convergence_in_beta(_rows(), _LABELS, betas=betas)
     to_go = curve.limit - curve.losses
     self.assertTrue(np.all(np.diff(to_go) <= 0))
     self.assertGreater(to_go[0], 0.1)
     self.assertLess(abs(to_go[-1]), 1e-4)
     self.assertAlmostEqual(
-        curve.losses[1], analysis.tilted_loss(_rows(), _LABELS, beta=1)
+        curve.losses[1], theory.tilted_loss(_rows(), _LABELS, beta=1)
     )
     self.assertAlmostEqual(
-        curve.limit, analysis.worst_case_loss(_rows(), _LABELS)
+        curve.limit, theory.worst_case_loss(_rows(), _LABELS)
     )
 
   @parameterized.parameters(0.2, 1.0)
   def test_limiting_loss_and_its_parts(self, temperature):
-    found = analysis.limiting_worst_case_loss(
+    found = theory.limiting_worst_case_loss(
         _rows(), _LABELS, temperature=temperature
     )
     np.testing.assert_allclose(
@@ -62,26 +62,26 @@ class WorstCaseTest(parameterized.TestCase):
     self.assertGreater(found.alignment, 0)
 
   def test_no_embedding_is_below_the_packing(self):
-    packing = analysis.ball_packing(np.full(4, 0.25), 3)
-    least = analysis.least_limiting_loss(packing.value, temperature=0.5)
+    packing = theory.ball_packing(np.full(4, 0.25), 3)
+    least = theory.least_limiting_loss(packing.value, temperature=0.5)
     labels = np.repeat(np.arange(4), 3)
-    best = analysis.limiting_worst_case_loss(
+    best = theory.limiting_worst_case_loss(
         np.float32(packing.points)[labels], labels
     )
     self.assertAlmostEqual(best.loss, least, places=4)
     self.assertAlmostEqual(least, -8 / 3, places=4)  # the simplex
     for seed in range(5):
       rows = testing.normal(12, 3, seed=seed)
-      found = analysis.limiting_worst_case_loss(rows, labels)
+      found = theory.limiting_worst_case_loss(rows, labels)
       self.assertGreater(found.loss, least)
 
   def test_refuses(self):
     with self.assertRaisesRegex(ValueError, 'at least two classes.*only 4'):
-      analysis.worst_case_loss(_rows(), np.full(9, 4))
+      theory.worst_case_loss(_rows(), np.full(9, 4))
     with self.assertRaisesRegex(ValueError, 'beta must be >= 0'):
-      analysis.convergence_in_beta(_rows(), _LABELS, betas=[1, -1])
+      theory.convergence_in_beta(_rows(), _LABELS, betas=[1, -1])
     with self.assertRaisesRegex(ValueError, 'num_negatives must be > 0'):
-      analysis.worst_case_loss(_rows(), _LABELS, num_negatives=0)
+      theory.worst_case_loss(_rows(), _LABELS, num_negatives=0)
 
 
 class RiskBoundTest(parameterized.TestCase):
@@ -93,29 +93,29 @@ class RiskBoundTest(parameterized.TestCase):
     deltas = np.linspace(0.01, 0.99, 9999) * s
     best = np.min(2 * excess / deltas**2 + 2 * excess / (s - deltas) ** 2)
     knobs = {'separation': xi, 'num_classes': classes, 'temperature': 0.25}
-    self.assertAlmostEqual(analysis.risk_bound(excess, **knobs) / best, 1)
+    self.assertAlmostEqual(theory.risk_bound(excess, **knobs) / best, 1)
     self.assertAlmostEqual(
-        analysis.risk_bound(excess, bound='printed', **knobs),
+        theory.risk_bound(excess, bound='printed', **knobs),
         8 * excess / squared**2,
     )
 
   def test_says_nothing_of_bad_embeddings(self):
     knobs = {'separation': 1.0, 'num_classes': 10}
-    self.assertEqual(analysis.risk_bound(1.5, **knobs), 1)
-    self.assertEqual(analysis.risk_bound(0.5, **knobs), 1)
-    self.assertEqual(analysis.risk_bound(0.0, **knobs), 0)
+    self.assertEqual(theory.risk_bound(1.5, **knobs), 1)
+    self.assertEqual(theory.risk_bound(0.5, **knobs), 1)
+    self.assertEqual(theory.risk_bound(0.0, **knobs), 0)
 
   def test_holds_for_noisy_simplices(self):
-    triangle = analysis.tammes_packing(3, 2, num_restarts=4).points
+    triangle = theory.tammes_packing(3, 2, num_restarts=4).points
     labels = np.repeat(np.arange(3), 50)
     noise = np.random.default_rng(0).normal(size=(150, 2))
     bounds = []
     for spread in (0.001, 0.003, 0.01):
       rows = np.float32(triangle[labels] + spread * noise)
-      found = analysis.limiting_worst_case_loss(rows, labels)
-      excess = found.loss - analysis.least_limiting_loss(3.0)
+      found = theory.limiting_worst_case_loss(rows, labels)
+      excess = found.loss - theory.least_limiting_loss(3.0)
       bounds.append(
-          analysis.risk_bound(
+          theory.risk_bound(
               excess, separation=math.sqrt(3), num_classes=3
           )
       )
@@ -126,16 +126,16 @@ class RiskBoundTest(parameterized.TestCase):
 
   def test_refuses(self):
     with self.assertRaisesRegex(ValueError, 'excess_loss must be >= 0'):
-      analysis.risk_bound(-0.1, separation=1.0, num_classes=3)
+      theory.risk_bound(-0.1, separation=1.0, num_classes=3)
     with self.assertRaisesRegex(ValueError, 'bound must be one of'):
-      analysis.risk_bound(0.1, separation=1.0, num_classes=3, bound='best')
+      theory.risk_bound(0.1, separation=1.0, num_classes=3, bound='best')
 
 
 class VarianceTest(parameterized.TestCase):
 
   @parameterized.product(beta=(0.0, 1.5), temperature=(0.5, 1.0))
   def test_variance(self, beta, temperature):
-    found = analysis.one_positive_variance(
+    found = theory.one_positive_variance(
         _rows(), _LABELS, beta=beta, temperature=temperature
     )
     np.testing.assert_allclose(
@@ -144,9 +144,9 @@ class VarianceTest(parameterized.TestCase):
         rtol=1e-4,
     )
     self.assertTrue(np.isfinite(
-        analysis.one_positive_variance(_rows(), _LABELS, temperature=0.01)
+        theory.one_positive_variance(_rows(), _LABELS, temperature=0.01)
     ).all())  # fmt: skip
-    alignment = analysis.limiting_worst_case_loss(
+    alignment = theory.limiting_worst_case_loss(
         _rows(), _LABELS, temperature=temperature
     ).alignment
     self.assertAlmostEqual(found.alignment[0], alignment, places=6)
@@ -154,7 +154,7 @@ class VarianceTest(parameterized.TestCase):
   @parameterized.product(beta=(0.0, 1.0), temperature=(0.5, 1.0))
   def test_the_lemma(self, beta, temperature):
     spreads = np.geomspace(0.01, 1, 7)
-    curve = analysis.variance_against_alignment(
+    curve = theory.variance_against_alignment(
         np.eye(3, dtype=np.float32),
         spreads=spreads,
         num_rows=30,
@@ -169,7 +169,7 @@ class VarianceTest(parameterized.TestCase):
     self.assertLess(curve.variance[0], 1e-3 * curve.variance.max())
 
   def test_one_class_and_no_spread(self):
-    curve = analysis.variance_against_alignment(
+    curve = theory.variance_against_alignment(
         np.eye(1, 2, dtype=np.float32), spreads=[0.0], num_rows=5
     )
     self.assertAlmostEqual(curve.variance[0], 0, places=5)

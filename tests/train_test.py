@@ -10,7 +10,7 @@ import time
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax.training import metrics
+from hcl_jax.runs import metrics
 from tests.support import commands
 from tests.support import corpus
 from tests.support import tu

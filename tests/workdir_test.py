@@ -20,7 +20,7 @@ from ml_collections import config_dict
 import numpy as np
 
 import hcl_jax
-from hcl_jax.training import workdir
+from hcl_jax.runs import workdir
 
 
 def _config(**overrides):

@@ -26,7 +26,7 @@ from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import steps
-from hcl_jax.training import checkpoint
+from hcl_jax.runs import checkpoint
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import loop
 

@@ -29,8 +29,8 @@ from hcl_jax.bench import runs
 from hcl_jax.bench import trends
 from hcl_jax.bench import usage as usage_lib
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import metrics as metrics_lib
 
 _CONFIG = flags.DEFINE_string(
     'soak_config', 'configs/digits.py:hard',

@@ -31,9 +31,9 @@ from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import runs
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.sweeps import grid
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import grid
-from hcl_jax.training import metrics as metrics_lib
 
 _BETAS = flags.DEFINE_list('bench_betas', '0,1,2,10', 'Betas of the sweep.')
 _SEEDS = flags.DEFINE_integer('bench_seeds', 10, 'Seeds of each beta.')

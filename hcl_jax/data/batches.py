@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from hcl_jax.data import images as images_lib
-from hcl_jax.data import threads
+from hcl_jax.storage import threads
 
 Batch = dict[str, np.ndarray]
 

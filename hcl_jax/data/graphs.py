@@ -12,10 +12,10 @@ import pathlib
 import numpy as np
 
 from hcl_jax import graphs as graphs_lib
-from hcl_jax.data import locations
-from hcl_jax.data import records
 from hcl_jax.data import refinement
 from hcl_jax.data.builders.tu_graphs import published
+from hcl_jax.storage import locations
+from hcl_jax.storage import records
 
 # Above, a one-hot of the degree would be wider than it is worth.
 _MAX_DEGREE = 1000

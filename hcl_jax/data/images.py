@@ -7,9 +7,9 @@ import pathlib
 
 import numpy as np
 
-from hcl_jax.data import locations
-from hcl_jax.data import records as records_lib
 from hcl_jax.data.builders.digit_scenes import scenes
+from hcl_jax.storage import locations
+from hcl_jax.storage import records as records_lib
 
 
 class Images:

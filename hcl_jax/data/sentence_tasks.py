@@ -23,7 +23,7 @@ import warnings
 
 import numpy as np
 
-from hcl_jax.data import text_files
+from hcl_jax.storage import text_files
 
 
 @dataclasses.dataclass(frozen=True)

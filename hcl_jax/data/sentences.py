@@ -5,10 +5,10 @@ import os
 
 import numpy as np
 
-from hcl_jax.data import locations
-from hcl_jax.data import records
 from hcl_jax.data import vocabulary as vocabulary_lib
 from hcl_jax.data.builders.sentences import corpus
+from hcl_jax.storage import locations
+from hcl_jax.storage import records
 
 
 class Sentences:

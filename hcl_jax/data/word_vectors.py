@@ -10,8 +10,8 @@ import pathlib
 
 import numpy as np
 
-from hcl_jax.data import text_files
 from hcl_jax.data import vocabulary
+from hcl_jax.storage import text_files
 
 WordVectors = Mapping[str, np.ndarray] | tuple[Sequence[str], np.ndarray]
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from hcl_jax import data as data_lib
 from hcl_jax import sentences as sentences_lib
-from hcl_jax.data import threads
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.models import gru
+from hcl_jax.storage import threads
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import step as step_lib
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hcl_jax.training import processes
+from hcl_jax.runs import processes
 
 # Fetching the metrics of a step waits for it; those of an older one are there.
 _LAG = 2

@@ -12,10 +12,10 @@ import numpy as np
 import optax
 
 from hcl_jax import data as data_lib
+from hcl_jax.sweeps import grid
 from hcl_jax.tasks import infograph
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import graph_readout
-from hcl_jax.training import grid
 from hcl_jax.training import limits
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import state as state_lib

@@ -9,20 +9,20 @@ import statistics
 
 import numpy as np
 
-from hcl_jax.training import checkpoint
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import interruption as interruption_lib
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import processes
+from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import graph_experiment
-from hcl_jax.training import interruption as interruption_lib
-from hcl_jax.training import metrics as metrics_lib
-from hcl_jax.training import processes
-from hcl_jax.training import progress as progress_lib
 from hcl_jax.training import readout
 from hcl_jax.training import sentence_experiment
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
-from hcl_jax.training import workdir as workdir_lib
 
 # Before a step's number: its loss, in the metrics of a checkpoint.
 _LOSS = 'loss/'

@@ -12,8 +12,8 @@ import optax
 
 from hcl_jax import data as data_lib
 from hcl_jax import sentences as sentences_lib
-from hcl_jax.data import threads
 from hcl_jax.models import gru
+from hcl_jax.storage import threads
 from hcl_jax.tasks import quick_thoughts
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib

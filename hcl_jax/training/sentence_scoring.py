@@ -15,9 +15,9 @@ import numpy as np
 from hcl_jax import data as data_lib
 from hcl_jax import evaluation
 from hcl_jax.data import vocabulary as vocabulary_lib
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.tasks import quick_thoughts
 from hcl_jax.training import embedding
-from hcl_jax.training import progress as progress_lib
 from hcl_jax.training import readout
 
 _FOLDS = 10

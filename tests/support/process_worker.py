@@ -29,8 +29,8 @@ import optax
 from hcl_jax import data
 from hcl_jax import hosts
 from hcl_jax import train
-from hcl_jax.training import checkpoint
-from hcl_jax.training import checksums
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import checksums
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import readout
 from tests.support import compiler

@@ -11,8 +11,8 @@ from PIL import Image
 from PIL import ImageOps
 import tensorflow_datasets as tfds
 
-from hcl_jax.data import threads
 from hcl_jax.data.builders.image_folder import layout as layout_lib
+from hcl_jax.storage import threads
 
 _NUM_NAMED = 20
 

@@ -19,7 +19,7 @@ import unicodedata
 
 from PIL import Image
 
-from hcl_jax.data import text_files
+from hcl_jax.storage import text_files
 
 _SPLITS = {
     'train': 'train',

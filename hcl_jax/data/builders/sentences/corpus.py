@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcl_jax.data import text_files
 from hcl_jax.data import vocabulary
 from hcl_jax.data.builders.sentences import prose as prose_lib
+from hcl_jax.storage import text_files
 
 NAME = 'sentences'
 # The file of the vocabulary, beside the records.

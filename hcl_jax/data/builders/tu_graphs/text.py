@@ -22,7 +22,7 @@ import zlib
 
 import numpy as np
 
-from hcl_jax.data import text_files
+from hcl_jax.storage import text_files
 
 # All that a damaged, encrypted or unreadable file may raise.
 _FILE_ERRORS = (

@@ -15,10 +15,10 @@ import numpy as np
 
 from hcl_jax import data as data_lib
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import slots as lanes
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import graph_readout
-from hcl_jax.training import grid
-from hcl_jax.training import lanes
 from hcl_jax.training import limits
 from hcl_jax.training import readout
 

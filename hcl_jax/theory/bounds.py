@@ -202,7 +202,7 @@ def least_limiting_loss(
 
   Args:
     packing_value: the maximum, ``value`` of
-      :func:`hcl_jax.analysis.ball_packing`. Where one better than that exists,
+      :func:`hcl_jax.theory.ball_packing`. Where one better than that exists,
       the infimum is less.
     temperature: t > 0.
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.analysis import packing
 from hcl_jax.losses import _arguments
 from hcl_jax.losses import _cosine
 from hcl_jax.losses import hard_nce_loss
+from hcl_jax.theory import packing
 
 
 class Trajectory(NamedTuple):
@@ -83,7 +83,7 @@ def train_free_embeddings(
     warmup: share of the steps over which beta rises from 0, as a square. At 0
       it is large from the start, and classes may end in one place: a bad
       optimum for 5 on the circle, a good one for 7 (see
-      :mod:`hcl_jax.analysis.packing`).
+      :mod:`hcl_jax.theory.packing`).
     spread: standard deviation of the rows of a class around a random centre at
       the start, in each dimension, >= 0.
     num_rows: of each class, >= 2.

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from hcl_jax.training import checksums
+from hcl_jax.runs import checksums
 
 
 def open_manager(

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from hcl_jax import graphs as graphs_lib
+from hcl_jax.sweeps import grid
 from hcl_jax.training import graph_experiment
-from hcl_jax.training import grid
 from hcl_jax.training import readout
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from hcl_jax.training import checksums
-from hcl_jax.training import processes
-from hcl_jax.training import storage
+from hcl_jax.runs import checksums
+from hcl_jax.runs import processes
+from hcl_jax.runs import saving as storage
 
 DamagedCheckpoint = checksums.DamagedCheckpoint
 StateMismatch = checksums.StateMismatch

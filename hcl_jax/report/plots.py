@@ -16,12 +16,12 @@ import numpy as np
 from hcl_jax.analysis import _arguments
 from hcl_jax.analysis import curves as curves_lib
 from hcl_jax.analysis import galleries
-from hcl_jax.analysis import packing as packing_lib
 from hcl_jax.analysis import prior
 from hcl_jax.analysis import repeats as repeats_lib
 from hcl_jax.analysis import similarities
-from hcl_jax.analysis import theory
-from hcl_jax.analysis import toy
+from hcl_jax.theory import bounds as theory
+from hcl_jax.theory import packing as packing_lib
+from hcl_jax.theory import toy
 
 _COLUMNS = 4
 _PANEL = (3.0, 2.5)  # inches
@@ -410,7 +410,7 @@ def beta_figure(curves: Mapping[str, theory.BetaCurve]) -> figure_lib.Figure:
   """Draws how the objective converges to that of the hardest negatives.
 
   Args:
-    curves: of :func:`hcl_jax.analysis.convergence_in_beta`, by the name of the
+    curves: of :func:`hcl_jax.theory.convergence_in_beta`, by the name of the
       run.
 
   Returns:
@@ -435,7 +435,7 @@ def variance_figure(
   """Draws the variance of the one-positive estimate against alignment.
 
   Args:
-    curves: of :func:`hcl_jax.analysis.variance_against_alignment`, by name.
+    curves: of :func:`hcl_jax.theory.variance_against_alignment`, by name.
 
   Returns:
     A line for each, and a dotted one for its bound, on logarithmic axes.
@@ -500,7 +500,7 @@ def packing_figure(
   """Draws packings on the circle or the sphere.
 
   Args:
-    packings: of :func:`hcl_jax.analysis.tammes_packing` or ``ball_packing``,
+    packings: of :func:`hcl_jax.theory.tammes_packing` or ``ball_packing``,
       in 2-D or 3-D, by name.
 
   Returns:
@@ -524,7 +524,7 @@ def trajectory_figure(trajectory: toy.Trajectory) -> figure_lib.Figure:
   """Draws embeddings at first and at last, and how near the optimum they come.
 
   Args:
-    trajectory: of :func:`hcl_jax.analysis.train_free_embeddings`. Beyond 3-D
+    trajectory: of :func:`hcl_jax.theory.train_free_embeddings`. Beyond 3-D
       only the curves are drawn.
 
   Returns:

@@ -17,19 +17,19 @@ from hcl_jax import analysis
 from hcl_jax import data as data_lib
 from hcl_jax import models
 from hcl_jax import sentences as sentences_lib
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import tally
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import graph_experiment
-from hcl_jax.training import grid
 from hcl_jax.training import loop
-from hcl_jax.training import metrics as metrics_lib
 from hcl_jax.training import readout
 from hcl_jax.training import sentence_experiment
 from hcl_jax.training import sentence_readout
 from hcl_jax.training import state as state_lib
-from hcl_jax.training import tally
-from hcl_jax.training import workdir as workdir_lib
 
 _MAX_ROWS = 2000
 _MAX_ITEMS = 256

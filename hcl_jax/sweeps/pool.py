@@ -26,12 +26,12 @@ from typing import NamedTuple
 import jax
 
 from hcl_jax.evaluation import cross_validation
-from hcl_jax.training import checkpoint
+from hcl_jax.runs import checkpoint
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import grid
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
-from hcl_jax.training import grid
 from hcl_jax.training import loop
-from hcl_jax.training import workdir as workdir_lib
 
 _POLL_SECONDS = 0.5
 # What a run may end with; all else is a bug.

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import ml_collections
 import numpy as np
 
+from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import tally
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import grid
-from hcl_jax.training import metrics as metrics_lib
-from hcl_jax.training import tally
-from hcl_jax.training import workdir as workdir_lib
 
 _DATA_SET = 'data.name'
 

@@ -25,7 +25,7 @@ import jax
 import ml_collections
 
 import hcl_jax
-from hcl_jax.data import locations
+from hcl_jax.storage import locations
 
 _CONFIG = 'config.json'
 _VERSIONS = 'versions.json'

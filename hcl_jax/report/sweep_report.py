@@ -5,10 +5,11 @@ import pathlib
 
 from hcl_jax import analysis
 from hcl_jax import reporting
-from hcl_jax.analysis import plots
-from hcl_jax.analysis import report
-from hcl_jax.training import results as results_lib
-from hcl_jax.training import run_report
+from hcl_jax.report import page as report
+from hcl_jax.report import plots
+from hcl_jax.report import run_report
+from hcl_jax.report import tables
+from hcl_jax.sweeps import results as results_lib
 
 _EPOCHS = (
     'Each repeat against the baseline of its seed; between two measurements '
@@ -46,7 +47,7 @@ class SweepReport:
 
   def table(self) -> str:
     """Mean and deviation of every setting, in Markdown."""
-    return analysis.repeats_table(self._repeats, self._score)
+    return tables.repeats_table(self._repeats, self._score)
 
   def sections(self) -> list[report.Section]:
     """All sections; figures and tables are written on the way."""
@@ -69,8 +70,8 @@ class SweepReport:
   def _cells(self):
     reporting.write_text(self._output / 'table.md', self.table() + '\n')
     return report.table(
-        *analysis.repeats_cells(self._repeats),
-        caption=analysis.repeats_caption(self._repeats, self._score),
+        *tables.repeats_cells(self._repeats),
+        caption=tables.repeats_caption(self._repeats, self._score),
     )
 
   def _training(self):
@@ -81,7 +82,7 @@ class SweepReport:
         f'curves_{self._curve_score.replace("/", "_")}',
         f'{self._curve_score} by epoch',
     )
-    header, lines = analysis.epochs_cells(self._curves)
+    header, lines = tables.epochs_cells(self._curves)
     if not lines:
       return [chart]
     text = reporting.markdown_table(header, lines, words=2)

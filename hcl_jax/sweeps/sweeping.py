@@ -12,17 +12,17 @@ import jax
 import ml_collections
 import numpy as np
 
-from hcl_jax.training import compilation
+from hcl_jax.runs import interruption as interruption_lib
+from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import compilation
+from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import members as members_lib
+from hcl_jax.sweeps import pool as jobs_lib
+from hcl_jax.sweeps import tally as tally_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import grid
-from hcl_jax.training import interruption as interruption_lib
-from hcl_jax.training import jobs as jobs_lib
 from hcl_jax.training import loop
-from hcl_jax.training import members as members_lib
-from hcl_jax.training import progress as progress_lib
-from hcl_jax.training import tally as tally_lib
-from hcl_jax.training import workdir as workdir_lib
 
 
 class Sweep:

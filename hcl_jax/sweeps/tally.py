@@ -9,9 +9,9 @@ import pathlib
 from typing import Any
 
 from hcl_jax import reporting
-from hcl_jax.training import grid
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sweeps import grid
 from hcl_jax.training import readout
-from hcl_jax.training import workdir as workdir_lib
 
 CSV = 'results.csv'
 _FOLDER = 'members'

@@ -9,10 +9,10 @@ import numpy as np
 
 from hcl_jax import analysis
 from hcl_jax import reporting
-from hcl_jax.analysis import plots
-from hcl_jax.analysis import report
-from hcl_jax.training import grid
-from hcl_jax.training import inspection as inspection_lib
+from hcl_jax.report import inspection as inspection_lib
+from hcl_jax.report import page as report
+from hcl_jax.report import plots
+from hcl_jax.sweeps import grid
 
 _BETAS = np.concatenate([[0], np.geomspace(0.1, 20, 24)])
 _GALLERY_ANCHORS = 4
@@ -276,7 +276,7 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
     runs: those whose batch is that of the first are shown.
 
   Returns:
-    HTML, as of :func:`hcl_jax.analysis.report.beta_panel`.
+    HTML, as of :func:`hcl_jax.report.page.beta_panel`.
   """
   first = runs[0].sample
   alike = [run for run in runs if _same_items(run.sample.items, first.items)]

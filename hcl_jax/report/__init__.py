@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports on runs and sweeps: figures, tables and one HTML page."""

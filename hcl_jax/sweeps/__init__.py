@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sweeps: many runs of one configuration, and what came of them."""
