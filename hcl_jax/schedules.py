@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
 
-from hcl_jax.losses import _arguments
+from hcl_jax import _checks
 
 Schedule = Callable[[ArrayLike], jax.Array]
 
@@ -59,9 +59,9 @@ def anneal(
   References:
     Robinson et al., 2021, appendix, "Annealing beta method".
   """
-  _arguments.positive_int('total_steps', total_steps)
-  _arguments.positive_int('num_changes', num_changes)
-  _arguments.choice('direction', direction, ('down', 'up'))
+  _checks.positive_int('total_steps', total_steps)
+  _checks.positive_int('num_changes', num_changes)
+  _checks.choice('direction', direction, ('down', 'up'))
   shares = np.arange(num_changes, 0, -1) / num_changes
   starts = -(-np.arange(1, num_changes) * total_steps // num_changes)
   if direction == 'up':
@@ -93,8 +93,8 @@ def released(
     >>> [float(schedule(epoch)) for epoch in (0, 87, 88, 395, 396)]
     [8.0, 8.0, 7.0, 1.0, 0.0]
   """
-  _arguments.positive_int('total_epochs', total_epochs)
-  _arguments.positive_int('steps_per_epoch', steps_per_epoch)
+  _checks.positive_int('total_epochs', total_epochs)
+  _checks.positive_int('steps_per_epoch', steps_per_epoch)
   every = max(total_epochs // _RELEASED_POINTS, 1) * steps_per_epoch
   shares = np.linspace(1, 0, _RELEASED_POINTS)
   return _staircase(beta, shares, every * np.arange(2, _RELEASED_POINTS + 1))
@@ -102,7 +102,7 @@ def released(
 
 def _staircase(beta, shares, starts) -> Schedule:
   """beta * shares[k] from the k-th start on; k = 0 before the first."""
-  _arguments.beta(beta)
+  _checks.beta(beta)
   if isinstance(beta, jax.Array):
     values = beta.astype(jnp.float32) * shares.astype(np.float32)
   else:

@@ -18,7 +18,8 @@ _ROOT = pathlib.Path(hcl_jax.__file__).parent
 
 # A module may import from lower layers and from its own package.
 _LAYERS = {
-    'losses': 0, 'schedules': 0, 'graphs': 0, 'sentences': 0,
+    '_checks': 0, '_vectors': 0, 'losses': 0, 'schedules': 0, 'graphs': 0,
+    'sentences': 0,
     'augment': 1, 'momentum': 1, 'models': 1, 'storage': 1, 'runs': 1,
     'data': 1, 'evaluation': 1, 'analysis': 1, 'theory': 1, 'reporting': 1,
     'tasks': 2,
@@ -29,7 +30,8 @@ _LAYERS = {
     'bench': 6, 'nearest': 6,
 }  # fmt: skip
 _SIBLINGS = {
-    ('schedules', 'losses'), ('runs', 'storage'), ('data', 'storage'),
+    ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),
+    ('schedules', '_checks'), ('runs', 'storage'), ('data', 'storage'),
     ('theory', 'analysis'), ('hosts', 'command'), ('training', 'sweeps'),
 }  # fmt: skip
 _HEAVY = (
@@ -71,6 +73,14 @@ class LayersTest(parameterized.TestCase):
             or (there in hcl_jax.__all__ and _LAYERS[here] > 0)
         )
         self.assertTrue(allowed, f'{path.name} imports {module}')
+
+  def test_packages_keep_what_is_private(self):
+    for path in _sources():
+      package = ['hcl_jax', *path.relative_to(_ROOT).parts[:-1]]
+      for module in _imports(path):
+        *owner, name = module.split('.')
+        if owner[:1] == ['hcl_jax'] and re.match('_[^_]', name):
+          self.assertIn(owner, (['hcl_jax'], package), f'{path}: {module}')
 
   def test_layer_zero_imports_jax_and_numpy_only(self):
     standard = sys.stdlib_module_names

@@ -13,8 +13,8 @@ import hcl_jax
 from hcl_jax import analysis
 from hcl_jax.analysis import curves
 from hcl_jax.analysis import galleries
+from hcl_jax.analysis import negatives
 from hcl_jax.analysis import similarities
-from hcl_jax.analysis import tilting
 from tests import reference
 from tests.support import testing
 
@@ -325,7 +325,7 @@ class CurvesTest(absltest.TestCase):
 
 class ExamplesTest(parameterized.TestCase):
 
-  @parameterized.parameters(curves, galleries, similarities, tilting)
+  @parameterized.parameters(curves, galleries, similarities, negatives)
   def test_examples(self, module):
     result = doctest.testmod(module)
     self.assertGreater(result.attempted, 0)

@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 
 from hcl_jax import losses
-from hcl_jax.losses import _tilting
+from hcl_jax.losses import tilting
 from tests import reference
 from tests.support import compiler
 from tests.support import testing
@@ -105,15 +105,15 @@ class FoldTest(testing.LossTest):
   def test_merge_is_the_fold_of_both(self, beta, scale):
     scores = jnp.asarray(np.tanh(testing.normal(3, 12)))
     knobs = jnp.float32(scale), jnp.float32(beta)
-    whole = _tilting.fold(scores, *knobs, None)
+    whole = tilting.fold(scores, *knobs, None)
     parts = [
-        _tilting.fold(scores[:, i : i + 4], *knobs, None) for i in (0, 4, 8)
+        tilting.fold(scores[:, i : i + 4], *knobs, None) for i in (0, 4, 8)
     ]
-    left = _tilting.merge(
-        _tilting.merge(parts[0], parts[1], *knobs), parts[2], *knobs
+    left = tilting.merge(
+        tilting.merge(parts[0], parts[1], *knobs), parts[2], *knobs
     )
-    right = _tilting.merge(
-        parts[2], _tilting.merge(parts[1], parts[0], *knobs), *knobs
+    right = tilting.merge(
+        parts[2], tilting.merge(parts[1], parts[0], *knobs), *knobs
     )
     for fold in (left, right):
       for actual, expected in zip(fold, whole, strict=True):
@@ -123,9 +123,9 @@ class FoldTest(testing.LossTest):
     scores = jnp.asarray(np.tanh(testing.normal(2, 5)))
     knobs = jnp.float32(1000.0), jnp.float32(100.0)
     keep = jnp.zeros((2, 5), bool)
-    empty = _tilting.fold(scores, *knobs, keep, lowest=-2.0)
-    whole = _tilting.fold(scores, *knobs, None)
-    merged = _tilting.merge(empty, whole, *knobs)
+    empty = tilting.fold(scores, *knobs, keep, lowest=-2.0)
+    whole = tilting.fold(scores, *knobs, None)
+    merged = tilting.merge(empty, whole, *knobs)
     for actual, expected in zip(merged, whole, strict=True):
       np.testing.assert_array_equal(actual, expected)
 
@@ -140,7 +140,7 @@ class FoldTest(testing.LossTest):
             np.log(np.exp((1 + beta) * (s - top)).sum(axis=1))
             - np.log(np.exp(beta * (s - top)).sum(axis=1))
         )
-        _, actual = _tilting.tilted_log_mean(
+        _, actual = tilting.tilted_log_mean(
             jnp.asarray(scores), jnp.float32(scale), jnp.float32(beta)
         )
         self.assert_close(actual, expected, 2e-6)
@@ -151,7 +151,7 @@ class DerivativeTest(testing.LossTest):
   @parameterized.parameters(0.0, 1e-4, -1e-4)
   def test_second_derivatives_do_not_depend_on_their_order(self, gap):
     def loss(gap, tau_plus):
-      return _tilting.debiased_loss(gap, jnp.float32(1), tau_plus)
+      return tilting.debiased_loss(gap, jnp.float32(1), tau_plus)
 
     by_gap_and_tau = jax.grad(jax.grad(loss), 1)
     by_tau_and_gap = jax.grad(jax.grad(loss, 1))
@@ -172,7 +172,7 @@ class DerivativeTest(testing.LossTest):
 
     def log_mean(scores, scale, beta):
       mask = None if where is None else jnp.asarray(where)[None, :]
-      peak, rest = _tilting.tilted_log_mean(
+      peak, rest = tilting.tilted_log_mean(
           scores, scale, beta, mask,
           stop_gradient_weights=stop_gradient_weights,
       )  # fmt: skip
@@ -203,7 +203,7 @@ class DerivativeTest(testing.LossTest):
       knobs = {k: jnp.asarray(v, jnp.float32) for k, v in floor.items()}
       if 'floor_gap' in knobs:
         knobs['floor_gap'] = jnp.broadcast_to(knobs['floor_gap'], gap.shape)
-      return _tilting.debiased_loss(
+      return tilting.debiased_loss(
           gap, log_n, tau_plus, excess=excess, **knobs
       )
 

@@ -10,6 +10,11 @@ from hcl_jax.analysis.drawings import stress_layout
 from hcl_jax.analysis.galleries import Gallery
 from hcl_jax.analysis.galleries import gallery_text
 from hcl_jax.analysis.galleries import hard_negative_gallery
+from hcl_jax.analysis.negatives import clamp_fraction
+from hcl_jax.analysis.negatives import effective_negatives
+from hcl_jax.analysis.negatives import negative_weights
+from hcl_jax.analysis.negatives import sample_negatives
+from hcl_jax.analysis.negatives import two_view_logits
 from hcl_jax.analysis.prior import LabelledPrior
 from hcl_jax.analysis.prior import MixtureProportion
 from hcl_jax.analysis.prior import mixture_proportion
@@ -27,8 +32,3 @@ from hcl_jax.analysis.similarities import overlap_coefficient
 from hcl_jax.analysis.similarities import pair_similarities
 from hcl_jax.analysis.similarities import similarity_histograms
 from hcl_jax.analysis.similarities import uniformity
-from hcl_jax.analysis.tilting import clamp_fraction
-from hcl_jax.analysis.tilting import effective_negatives
-from hcl_jax.analysis.tilting import negative_weights
-from hcl_jax.analysis.tilting import sample_negatives
-from hcl_jax.analysis.tilting import two_view_logits

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.analysis import _arguments
-from hcl_jax.losses import _cosine
+from hcl_jax import _checks
+from hcl_jax import _vectors
 
 
 def read_ids(ids: Any, rows: int) -> np.ndarray:
   """The ids, or numbers that no two rows share."""
   if ids is None:
     return np.arange(rows)
-  return _arguments.labels('ids', ids, rows)
+  return _checks.host_labels('ids', ids, rows)
 
 
 def hardest(
@@ -45,5 +45,5 @@ def refuse_few(keep: np.ndarray, anchors: np.ndarray, k: int) -> None:
 
 @functools.partial(jax.jit, static_argnames='k')
 def _top(anchors, units, keep, k):
-  cosines = _cosine.inner_products(anchors, units)
+  cosines = _vectors.inner_products(anchors, units)
   return jax.lax.top_k(jnp.where(keep, cosines, -jnp.inf), k)

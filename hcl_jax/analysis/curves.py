@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hcl_jax.analysis import _arguments
+from hcl_jax import _checks
 
 
 def epochs_to_reach(
@@ -33,8 +33,8 @@ def epochs_to_reach(
     >>> epochs_to_reach([10, 20, 30], [0.2, 0.6, 0.7], 0.4, interpolate=True)
     15.0
   """
-  epochs = _arguments.numbers('epochs', epochs)
-  scores = _arguments.numbers('scores', scores)
+  epochs = _checks.numbers('epochs', epochs)
+  scores = _checks.numbers('scores', scores)
   if epochs.shape != scores.shape:
     raise ValueError(
         'epochs and scores must have the same length; got '

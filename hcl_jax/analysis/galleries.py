@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcl_jax.analysis import _arguments
+from hcl_jax import _checks
 from hcl_jax.analysis import _hardest
-from hcl_jax.losses import _arguments as _knobs
 
 
 class Gallery(NamedTuple):
@@ -60,8 +59,8 @@ def hard_negative_gallery(
     >>> hard_negative_gallery(rows, [0], k=2).hardest
     array([[1, 3]], dtype=int32)
   """
-  _knobs.positive_int('k', k)
-  units = _arguments.units('embeddings', embeddings, rows=2)
+  _checks.positive_int('k', k)
+  units = _checks.units('embeddings', embeddings, rows=2)
   anchors = _read_anchors(anchors, len(units))
   ids = _hardest.read_ids(ids, len(units))
   hardest, similarities = _hardest.hardest(units, ids, anchors, k)

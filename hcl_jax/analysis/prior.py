@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcl_jax.analysis import _arguments
-from hcl_jax.losses import _arguments as _knobs
+from hcl_jax import _checks
 
 
 class LabelledPrior(NamedTuple):
@@ -77,7 +76,7 @@ def prior_from_labels(labels: Any) -> LabelledPrior:
   """
   labels = np.asarray(labels)
   n = labels.size
-  labels = _arguments.labels('labels', labels, n)
+  labels = _checks.host_labels('labels', labels, n)
   if n < 3:
     raise ValueError(f'labels must have at least 3 entries; got {n}.')
   counts = np.unique(labels, return_counts=True)[1].astype(np.float64)
@@ -136,12 +135,12 @@ def mixture_proportion(
     [2] Massart, The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz
     Inequality, 1990.
   """
-  positive = np.sort(_arguments.numbers('positive_scores', positive_scores))
+  positive = np.sort(_checks.numbers('positive_scores', positive_scores))
   unlabelled = np.sort(
-      _arguments.numbers('unlabelled_scores', unlabelled_scores)
+      _checks.numbers('unlabelled_scores', unlabelled_scores)
   )
-  _arguments.share('delta', delta)
-  _knobs.positive('gamma', gamma)
+  _checks.share('delta', delta)
+  _checks.positive('gamma', gamma)
   thresholds = np.unique(positive)  # in between, q_u falls and q_p does not
   q_p, q_u = (_share_from(x, thresholds) for x in (positive, unlabelled))
   e_p, e_u = (

@@ -14,10 +14,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.analysis import _arguments
+from hcl_jax import _checks
+from hcl_jax import _vectors
 from hcl_jax.analysis import _hardest
-from hcl_jax.losses import _arguments as _knobs
-from hcl_jax.losses import _cosine
 
 _BLOCK_SIZE = 1024  # a tile of 4 MiB
 
@@ -107,10 +106,10 @@ def similarity_histograms(
     >>> print(found.same, found.different)
     [0 1] [0 2]
   """
-  _knobs.positive_int('num_bins', num_bins)
-  _knobs.positive_int('block_size', block_size)
-  units = _arguments.units('embeddings', embeddings, rows=2)
-  labels = _arguments.labels('labels', labels, len(units))
+  _checks.positive_int('num_bins', num_bins)
+  _checks.positive_int('block_size', block_size)
+  units = _checks.units('embeddings', embeddings, rows=2)
+  labels = _checks.host_labels('labels', labels, len(units))
   counts = np.zeros(3 * num_bins, np.int64)  # same, different, not a pair
   for rows, columns, cosines, once in _tiles(units, block_size):
     bins = ((cosines + 1) * np.float32(num_bins / 2)).astype(np.int32)
@@ -195,9 +194,9 @@ def uniformity(
   References:
     Wang and Isola, 2020, see :func:`alignment`.
   """
-  _knobs.positive('scale', scale)
-  _knobs.positive_int('block_size', block_size)
-  units = _arguments.units('embeddings', embeddings, rows=2)
+  _checks.positive('scale', scale)
+  _checks.positive_int('block_size', block_size)
+  units = _checks.units('embeddings', embeddings, rows=2)
   total = -np.inf
   for *_, cosines, once in _tiles(units, block_size):
     exponents = -2 * scale * (1 - cosines.astype(np.float64))
@@ -227,12 +226,12 @@ def pair_similarities(
     The similarities, whose ``margin`` and ``hardest_margin`` are differences
     of the positive to the negatives.
   """
-  _knobs.positive_int('block_size', block_size)
+  _checks.positive_int('block_size', block_size)
   z1, z2 = _two_views(z1, z2)
   if labels is None:
     ids = np.arange(len(z1))
   else:
-    ids = _arguments.labels('labels', labels, len(z1))
+    ids = _checks.host_labels('labels', labels, len(z1))
   both, ids = np.concatenate([z1, z2]), np.concatenate([ids, ids])
   positive = np.sum(z1 * z2, axis=1)
   mean, hardest = np.empty((2, len(both)), np.float32)
@@ -266,13 +265,13 @@ def false_negatives(
   Returns:
     The shares, averaged over anchors.
   """
-  _knobs.positive_int('block_size', block_size)
+  _checks.positive_int('block_size', block_size)
   for number in k:
-    _knobs.positive_int('k', number)
+    _checks.positive_int('k', number)
   if not len(k):
     raise ValueError('k must have at least one number, got none.')
-  units = _arguments.units('embeddings', embeddings, rows=2)
-  labels = _arguments.labels('labels', labels, len(units))
+  units = _checks.units('embeddings', embeddings, rows=2)
+  labels = _checks.host_labels('labels', labels, len(units))
   ids = _hardest.read_ids(ids, len(units))
   hits, false, negatives = np.zeros(max(k), np.int64), 0, 0
   for start in range(0, len(units), block_size):
@@ -291,13 +290,13 @@ def false_negatives(
 
 
 def _two_views(z1, z2):
-  z1, z2 = _knobs.embeddings(z1=z1, z2=z2)
-  return _arguments.units('z1', z1), _arguments.units('z2', z2)
+  z1, z2 = _checks.embeddings(z1=z1, z2=z2)
+  return _checks.units('z1', z1), _checks.units('z2', z2)
 
 
 def _cosines(rows, columns):
   return np.asarray(
-      _cosine.inner_products(jnp.asarray(rows), jnp.asarray(columns))
+      _vectors.inner_products(jnp.asarray(rows), jnp.asarray(columns))
   )
 
 

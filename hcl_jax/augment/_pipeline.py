@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.augment import _arguments
+from hcl_jax import _checks
 from hcl_jax.augment import _color
 from hcl_jax.augment import _resample
 from hcl_jax.augment import _sampling
@@ -90,20 +90,20 @@ class Augmentation:
   def __post_init__(self):
     # Tuples, whatever came: a value that can be hashed.
     read = {
-        name: _arguments.bounds(name, getattr(self, name))
+        name: _checks.bounds(name, getattr(self, name))
         for name in ('scale', 'ratio', 'blur_sigma')
     }
-    read['mean'], read['std'] = _arguments.statistics(self.mean, self.std)
+    read['mean'], read['std'] = _checks.statistics(self.mean, self.std)
     for name, value in read.items():
       object.__setattr__(self, name, value)
-    _arguments.size(self.size)
-    _arguments.kernel(self.blur_kernel, self.size if self.blur else math.inf)
-    _arguments.within('scale', self.scale[1], 1)
+    _checks.size(self.size)
+    _checks.kernel(self.blur_kernel, self.size if self.blur else math.inf)
+    _checks.within('scale', self.scale[1], 1)
     for name in ('flip', 'jitter', 'grayscale', 'blur'):
-      _arguments.within(name, getattr(self, name), 1)
+      _checks.within(name, getattr(self, name), 1)
     for name in ('brightness', 'contrast', 'saturation'):
-      _arguments.within(name, getattr(self, name))
-    _arguments.within('hue', self.hue, 0.5)
+      _checks.within(name, getattr(self, name))
+    _checks.within('hue', self.hue, 0.5)
 
   def __call__(self, keys: jax.Array, images: jax.Array) -> jax.Array:
     """Augments every image by its own key.
@@ -115,8 +115,8 @@ class Augmentation:
     Returns:
       Normalised images, float32, ``[batch, size, size, 3]``.
     """
-    images = _arguments.images(images, 4)
-    _arguments.keys(keys, images.shape[0])
+    images = _checks.images(images, 4)
+    _checks.keys(keys, images.shape[0])
     return self._augment(keys, images)
 
   @functools.partial(jax.jit, static_argnums=0)
@@ -244,10 +244,10 @@ def normalize(
   Returns:
     float32, of the same shape, or ``[..., size, size, 3]``.
   """
-  mean, std = _arguments.statistics(mean, std)
-  images = _arguments.images(images).astype(jnp.float32) / 255
+  mean, std = _checks.statistics(mean, std)
+  images = _checks.images(images).astype(jnp.float32) / 255
   if size is not None:
-    _arguments.size(size)
+    _checks.size(size)
     shape = (*images.shape[:-3], size, size, 3)
     images = jax.image.resize(images, shape, 'linear', antialias=True)
   return _normalize(images, mean, std)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hcl_jax import _vectors
 from hcl_jax.evaluation import _recipe
-from hcl_jax.losses import _cosine
 
 State = tuple[dict[str, jax.Array], optax.OptState]
 
@@ -95,7 +95,7 @@ def _mean_loss(params, features, labels):
 
 
 def _logits(params, features):
-  products = _cosine.product(features, params['weights'])
+  products = _vectors.product(features, params['weights'])
   return products + params['bias'][None, :]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcl_jax.losses import _arguments as _numbers
+from hcl_jax import _checks
 
 
 class Rule(NamedTuple):
@@ -27,13 +27,13 @@ def read(
     decay_epochs: Sequence[int],
 ) -> tuple[Rule, np.ndarray]:
   """The update, and the learning rate of each epoch ``[epochs]``."""
-  _numbers.positive_int('epochs', epochs)
-  _numbers.positive('learning_rate', learning_rate)
-  _numbers.choice('optimizer', optimizer, ('adam', 'sgd'))
+  _checks.positive_int('epochs', epochs)
+  _checks.positive('learning_rate', learning_rate)
+  _checks.choice('optimizer', optimizer, ('adam', 'sgd'))
   for name, value, end in (
       ('weight_decay', weight_decay, math.inf), ('momentum', momentum, 1)
   ):  # fmt: skip
-    _numbers.number(name, value)
+    _checks.number(name, value)
     if not 0 <= value < end:
       raise ValueError(f'{name} must be in [0, {end}), got {value}.')
   drops = np.sum(

@@ -11,8 +11,7 @@ import warnings
 
 import numpy as np
 
-from hcl_jax.evaluation import _arguments
-from hcl_jax.losses import _arguments as _numbers
+from hcl_jax import _checks
 
 CS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 Progress = Callable[[int, int], None]
@@ -145,7 +144,7 @@ def predict(
     Classes ``[n]``; the chosen ``c`` and its ``inner_score``.
   """
   train_features, labels, cs = _read(train_features, train_labels, cs)
-  features = _arguments.features('features', features, train_features.shape[1])
+  features = _checks.features('features', features, train_features.shape[1])
   _check_seed(seed)
   _check_count('folds', folds, len(labels))
   divisions = _splits(labels, folds, seed)
@@ -194,7 +193,7 @@ def check_folds(
 
 
 def _check_count(name, folds, rows):
-  _numbers.positive_int(name, folds)
+  _checks.positive_int(name, folds)
   if folds < 2:
     raise ValueError(f'{name} must be 2 or more, got {folds}.')
   if folds > rows:
@@ -286,7 +285,7 @@ def usable_cores() -> int:
 
 
 def _read(features, labels, cs):
-  features = _arguments.features('features', features).astype(np.float64)
+  features = _checks.features('features', features).astype(np.float64)
   return features, _read_labels(labels, len(features)), _read_cs(cs)
 
 
@@ -294,7 +293,7 @@ def _read_workers(workers, rows, folds):
   if workers is None:
     many = rows >= _ROWS_FOR_PROCESSES
     workers = min(usable_cores(), folds) if many else 1
-  _numbers.positive_int('workers', workers)
+  _checks.positive_int('workers', workers)
   return workers
 
 
@@ -302,7 +301,7 @@ def _read_labels(labels, rows):
   labels = np.asarray(labels)
   whole = labels.dtype.kind in 'iu' and labels.size
   num_classes = max(int(labels.max()) + 1, 1) if whole else 1
-  labels = _arguments.labels('labels', labels, rows, num_classes)
+  labels = _checks.classes('labels', labels, rows, num_classes)
   if len(np.unique(labels)) < 2:
     raise ValueError(
         f'labels must hold two classes or more, got only {labels[0]}.'

@@ -10,10 +10,9 @@ from jax import lax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.evaluation import _arguments
+from hcl_jax import _checks
+from hcl_jax import _vectors
 from hcl_jax.evaluation import accuracy
-from hcl_jax.losses import _arguments as _numbers
-from hcl_jax.losses import _cosine
 
 # The product of a tile of 512 x 8192 is long enough to hide what surrounds it,
 # and the tile (16 MiB) is small beside any bank worth blocking.
@@ -58,9 +57,9 @@ def knn_accuracy(
     >>> knn_accuracy(bank, [0, 0, 1], queries, [0, 1], num_classes=2, k=1)
     {'top1': 1.0, 'top5': 1.0}
   """
-  _numbers.positive_int('num_classes', num_classes)
-  queries = _arguments.features('queries', queries)
-  labels = _arguments.labels('labels', labels, len(queries), num_classes)
+  _checks.positive_int('num_classes', num_classes)
+  queries = _checks.features('queries', queries)
+  labels = _checks.classes('labels', labels, len(queries), num_classes)
   scores = knn_scores(
       bank,
       bank_labels,
@@ -103,10 +102,10 @@ def knn_scores(
   Returns:
     ``[n, num_classes]`` in float64; -inf for a class without a vote.
   """
-  _numbers.positive_int('num_classes', num_classes)
-  _numbers.temperature(temperature)
+  _checks.positive_int('num_classes', num_classes)
+  _checks.temperature(temperature)
   bank, queries = _read(bank, queries, k, block_size)
-  bank_labels = _arguments.labels(
+  bank_labels = _checks.classes(
       'bank_labels', bank_labels, len(bank), num_classes
   )
   similarities, rows = _search(bank, queries, k, block_size)
@@ -139,10 +138,10 @@ def nearest_neighbors(
 
 
 def _read(bank, queries, k, block_size):
-  _numbers.positive_int('k', k)
-  _numbers.positive_int('block_size', block_size)
-  bank = _arguments.features('bank', bank)
-  return bank, _arguments.features('queries', queries, bank.shape[1])
+  _checks.positive_int('k', k)
+  _checks.positive_int('block_size', block_size)
+  bank = _checks.features('bank', bank)
+  return bank, _checks.features('queries', queries, bank.shape[1])
 
 
 def _search(bank, queries, k, block_size):
@@ -177,7 +176,7 @@ def _blocks(
     yield start, np.pad(block, ((0, missing), (0, 0))) if missing else block
 
 
-_unit = jax.jit(_cosine.normalize)
+_unit = jax.jit(_vectors.normalize)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -190,7 +189,7 @@ def _merge(best, queries, block, bounds):
   similarities, rows = best
   start, end = bounds
   new_rows = start + jnp.arange(block.shape[0], dtype=jnp.int32)
-  new = _cosine.inner_products(queries, block)
+  new = _vectors.inner_products(queries, block)
   new = jnp.where((new_rows < end)[None, :], new, -jnp.inf)
   count = similarities.shape[1]
   similarities, places = lax.top_k(

@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.evaluation import _arguments
+from hcl_jax import _checks
 from hcl_jax.evaluation import _head
 from hcl_jax.evaluation import _recipe
 from hcl_jax.evaluation import _scaling
 from hcl_jax.evaluation import accuracy
-from hcl_jax.losses import _arguments as _numbers
 
 Progress = Callable[[int, float], None]
 
@@ -78,7 +77,7 @@ def linear_accuracy(
   rule, rates = _recipe.read(
       epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
   )
-  _numbers.positive_int('batch_size', batch_size)
+  _checks.positive_int('batch_size', batch_size)
   train = _read('train', train_features, train_labels, num_classes)
   test = _read('test', test_features, test_labels, num_classes, train[0])
   if standardize:
@@ -155,7 +154,7 @@ def linear_accuracy_from_batches(
   scale = jnp.asarray
   if standardize_as is not None:
     scale = _scaling.standardizer(
-        _arguments.features('standardize_as', standardize_as, width)
+        _checks.features('standardize_as', standardize_as, width)
     )
   padded = 0
 
@@ -212,10 +211,10 @@ def _train(rule, seeds, run_epoch, epochs, test, num_classes, progress):
 
 
 def _read(split, features, labels, num_classes, like=None):
-  _numbers.positive_int('num_classes', num_classes)
+  _checks.positive_int('num_classes', num_classes)
   width = None if like is None else like.shape[1]
-  features = _arguments.features(f'{split}_features', features, width)
-  labels = _arguments.labels(
+  features = _checks.features(f'{split}_features', features, width)
+  labels = _checks.classes(
       f'{split}_labels', labels, len(features), num_classes
   )
   return features, labels
@@ -229,7 +228,7 @@ def _read_batch(features, labels, width, num_classes):
         f'epoch_batches must give one or more rows of {width} features, as '
         f'test_features has; got shape {features.shape}.'
     )
-  return features, _arguments.labels(
+  return features, _checks.classes(
       'The labels of epoch_batches', labels, len(features), num_classes
   )
 

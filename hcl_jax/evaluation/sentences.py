@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hcl_jax.evaluation import _arguments
+from hcl_jax import _checks
 from hcl_jax.evaluation import _logistic
 from hcl_jax.evaluation import cross_validation
 
@@ -214,7 +214,7 @@ def _shuffle(features, labels, seed):
 
 def _read_labels(labels, predicted):
   num_classes = max(int(np.max(labels, initial=0)), 0) + 1
-  return _arguments.labels('test_labels', labels, len(predicted), num_classes)
+  return _checks.classes('test_labels', labels, len(predicted), num_classes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 r"""The negatives of cosine losses without ever holding the similarity matrix.
 
 Tiles of ``block`` x ``block`` similarities are made, folded into the row sums
-of :class:`_tilting.Fold` and dropped; the derivative makes them once more. Two
+of :class:`tilting.Fold` and dropped; the derivative makes them once more. Two
 walks over the tiles serve every loss:
 
 * :func:`gram_negatives`: all rows against each other. The Gram matrix is
@@ -22,11 +22,11 @@ from jax.lax import stop_gradient
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.losses import _cosine
+from hcl_jax import _vectors
 from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
 from hcl_jax.losses import _tiles
-from hcl_jax.losses import _tilting
+from hcl_jax.losses import tilting
 
 
 def choose_block(
@@ -179,14 +179,14 @@ def _gram_fwd(z, ids, scale, beta, walk):
   k = blocks.shape[0]
 
   def diagonal(_, i):
-    c = _cosine.inner_products(blocks[i], blocks[i])
+    c = _vectors.inner_products(blocks[i], blocks[i])
     empty = _tiles.nothing(walk.block, z)
     (fold,) = _tiles.fold_tile((empty,), c, keep(i, i), scale, beta)
     return None, (fold, jnp.sum(jnp.where(pair, c, 0), axis=1))
 
   def off(folds, ij):
     i, j = ij
-    c = _cosine.inner_products(blocks[i], blocks[j])
+    c = _vectors.inner_products(blocks[i], blocks[j])
     row, column = _tiles.fold_tile(
         (folds[i], folds[j]), c, off_keep(i, j), scale, beta, axes=(1, 0)
     )
@@ -194,8 +194,8 @@ def _gram_fwd(z, ids, scale, beta, walk):
 
   _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
   folds = _tiles.visit(off, folds, *pairs)
-  folds = _tilting.Fold(*(_tiles.unblock(folds[:, k], n) for k in range(5)))
-  log_mean = _tilting.log_mean(*folds[2:])
+  folds = tilting.Fold(*(_tiles.unblock(folds[:, k], n) for k in range(5)))
+  log_mean = tilting.log_mean(*folds[2:])
   outputs = folds.peak, log_mean, folds.count, _tiles.unblock(positive, n)
   return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
 
@@ -213,7 +213,7 @@ def _gram_bwd(walk, residuals, cotangents):
     zi = blocks[i]
     pull, *knobs = _tiles.pull_tile(
         (sides[i], sides[i]),
-        _cosine.inner_products(zi, zi),
+        _vectors.inner_products(zi, zi),
         keep(i, i),
         scale,
         beta,
@@ -224,14 +224,14 @@ def _gram_bwd(walk, residuals, cotangents):
     pull = jnp.where(pair, p[:, None] + p[None, :], pull)
     # The tile stands for both triangles, so the knobs were counted twice.
     sums = [s + x / 2 for s, x in zip(sums, knobs, strict=True)]
-    return sums, _cosine.product(pull, zi)
+    return sums, _vectors.product(pull, zi)
 
   def off(carry, ij):
     sums, rows, columns = carry
     i, j = ij
     pull, *knobs = _tiles.pull_tile(
         (sides[i], sides[j]),
-        _cosine.inner_products(blocks[i], blocks[j]),
+        _vectors.inner_products(blocks[i], blocks[j]),
         off_keep(i, j),
         scale,
         beta,
@@ -239,9 +239,9 @@ def _gram_bwd(walk, residuals, cotangents):
         axes=(1, 0),
     )
     sums = [s + x for s, x in zip(sums, knobs, strict=True)]
-    rows = rows.at[i].add(_cosine.product(pull, blocks[j]))
+    rows = rows.at[i].add(_vectors.product(pull, blocks[j]))
     # Kept transposed: XLA:CPU is twice as slow with a transposed left factor.
-    columns = columns.at[j].add(_cosine.product(transposed[i], pull))
+    columns = columns.at[j].add(_vectors.product(transposed[i], pull))
     return sums, rows, columns
 
   sums = [_devices.varying_as(jnp.zeros_like(x), z) for x in (scale, beta)]
@@ -324,7 +324,7 @@ def _columns_fwd(
   def tile(visiting, folds, ij):
     i, j = ij
     blocks, ids = visiting
-    c = _cosine.inner_products(tiles.rows[i], blocks[j])
+    c = _vectors.inner_products(tiles.rows[i], blocks[j])
     (fold,) = _tiles.fold_tile(
         (folds[i],), c, tiles.keep(i, j, ids), scale, beta
     )
@@ -339,13 +339,13 @@ def _columns_fwd(
   empty = jnp.swapaxes(_tiles.nothing(shape, rows), 0, 1)
   carry = tiles.visiting, empty
   (_, folds), _ = _devices.hops(hop, carry, walk.axis_name)
-  folds = _tilting.Fold(
+  folds = tilting.Fold(
       *(_tiles.unblock(folds[:, k], rows.shape[0]) for k in range(5))
   )
   if own is not None:
-    mine = _tilting.fold(own, scale, beta, None)
-    folds = _tilting.merge(folds, mine, scale, beta)
-  log_mean = _tilting.log_mean(*folds[2:])
+    mine = tilting.fold(own, scale, beta, None)
+    folds = tilting.merge(folds, mine, scale, beta)
+  log_mean = tilting.log_mean(*folds[2:])
   residuals = rows, columns, own, row_ids, column_ids, where, scale, beta
   return (folds.peak, log_mean, folds.count), (
       *residuals,
@@ -370,15 +370,15 @@ def _columns_bwd(walk, residuals, cotangents):
     blocks, ids = visiting
     t, *knobs = _tiles.pull_tile(
         (side_blocks[i],),
-        _cosine.inner_products(tiles.rows[i], blocks[j]),
+        _vectors.inner_products(tiles.rows[i], blocks[j]),
         tiles.keep(i, j, ids),
         scale,
         beta,
         walk.frozen,
     )
     sums = [s + x for s, x in zip(sums, knobs, strict=True)]
-    to_rows = to_rows.at[i].add(_cosine.product(t, blocks[j]))
-    to_columns = to_columns.at[j].add(_cosine.product(transposed[i], t))
+    to_rows = to_rows.at[i].add(_vectors.product(t, blocks[j]))
+    to_columns = to_columns.at[j].add(_vectors.product(transposed[i], t))
     return sums, to_rows, to_columns
 
   def hop(carry, _):

@@ -8,9 +8,9 @@ from jax import lax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from hcl_jax.losses import _arguments
+from hcl_jax import _checks
+from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
-from hcl_jax.losses import _cosine
 from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
 
@@ -92,7 +92,7 @@ def simclr_loss(
     [2] Chuang et al., Debiased Contrastive Learning, 2020.
     [3] Chen et al., A Simple Framework for Contrastive Learning, 2020.
   """
-  z1, z2 = _arguments.embeddings(z1=z1, z2=z2)
+  z1, z2 = _checks.embeddings(z1=z1, z2=z2)
   scale, beta, tau_plus = _nce.read_knobs(
       z1,
       temperature=temperature,
@@ -102,9 +102,9 @@ def simclr_loss(
       block_size=block_size,
   )
   batch = z1.shape[0]
-  _arguments.enough_pairs(batch * _devices.axis_size(axis_name))
+  _checks.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
-    labels = _arguments.labels('labels', labels, (batch,))
+    labels = _checks.labels('labels', labels, (batch,))
   return _simclr_loss(
       z1,
       z2,
@@ -125,7 +125,7 @@ def _simclr_loss(
     stop_gradient_weights,
 ):  # fmt: skip
   batch = z1.shape[0]
-  z1, z2 = _cosine.normalize(z1), _cosine.normalize(z2)
+  z1, z2 = _vectors.normalize(z1), _vectors.normalize(z2)
   block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
   if axis_name is None and block is not None:
     positive, negatives = _blockwise.gram_negatives(
@@ -206,7 +206,7 @@ def in_batch_loss(
     >>> print(in_batch_loss(queries, documents, temperature=1.0, beta=0.0))
     [0.7436684 0.7436684 0.7436684 0.7436684]
   """
-  anchors, positives = _arguments.embeddings(
+  anchors, positives = _checks.embeddings(
       anchors=anchors, positives=positives
   )
   scale, beta, tau_plus = _nce.read_knobs(
@@ -220,9 +220,9 @@ def in_batch_loss(
   batch = anchors.shape[0]
   shared, own = _read_negatives(negatives, anchors)
   if shared is None and own is None:
-    _arguments.enough_pairs(batch * _devices.axis_size(axis_name))
+    _checks.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
-    labels = _arguments.labels('labels', labels, (batch,))
+    labels = _checks.labels('labels', labels, (batch,))
   return _in_batch_loss(
       anchors,
       positives,
@@ -245,10 +245,10 @@ def _in_batch_loss(
     axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
   batch = anchors.shape[0]
-  anchors, positives = map(_cosine.normalize, (anchors, positives))
+  anchors, positives = map(_vectors.normalize, (anchors, positives))
   if own is not None:
-    own = _cosine.inner_products(
-        anchors[:, None, :], _cosine.normalize(own)
+    own = _vectors.inner_products(
+        anchors[:, None, :], _vectors.normalize(own)
     ).squeeze(1)
   ids = row_ids(labels, batch, axis_name)
   positive, against = partnered_negatives(
@@ -258,7 +258,7 @@ def _in_batch_loss(
       partner_columns=jnp.arange(batch),
       row_ids=ids,
       column_ids=ids,
-      shared=None if shared is None else _cosine.normalize(shared),
+      shared=None if shared is None else _vectors.normalize(shared),
       own=own,
       scale=scale,
       beta=beta,
@@ -322,7 +322,7 @@ def partnered_negatives(
         axis_name=axis_name if ring else None,
         **options,
     )
-  cosines = _cosine.inner_products(rows, columns)
+  cosines = _vectors.inner_products(rows, columns)
   positive = jnp.take_along_axis(cosines, partner_columns[:, None], axis=1)
   keep = row_ids[:, None] != column_ids[None, :]
   if shared is not None:
@@ -353,8 +353,8 @@ def _read_negatives(negatives, anchors):
   """Explicit negatives as (shared by all anchors, each anchor's own)."""
   if negatives is None:
     return None, None
-  negatives = _arguments.floats('negatives', negatives)
-  _arguments.same_dtype('anchors', anchors, 'negatives', negatives)
+  negatives = _checks.floats('negatives', negatives)
+  _checks.same_dtype('anchors', anchors, 'negatives', negatives)
   batch, dim = anchors.shape
   if negatives.ndim not in (2, 3) or negatives.shape[-1] != dim:
     raise ValueError(

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
 
-from hcl_jax.losses import _arguments
-from hcl_jax.losses import _cosine
-from hcl_jax.losses import _tilting
+from hcl_jax import _checks
+from hcl_jax import _vectors
+from hcl_jax.losses import tilting
 
 _LOG2 = float(np.log(2.0))
 _CLIP = 2.0
@@ -84,11 +84,11 @@ def infograph_loss(
   References:
     Sun et al., InfoGraph, 2020; Robinson et al., 2021, section on graphs.
   """
-  nodes = _arguments.matrix('node_embeddings', node_embeddings)
-  graphs = _arguments.matrix('graph_embeddings', graph_embeddings)
+  nodes = _checks.matrix('node_embeddings', node_embeddings)
+  graphs = _checks.matrix('graph_embeddings', graph_embeddings)
   names = 'node_embeddings', nodes, 'graph_embeddings', graphs
-  _arguments.same_width(*names)
-  _arguments.same_dtype(*names)
+  _checks.same_width(*names)
+  _checks.same_dtype(*names)
   num_graphs = graphs.shape[0]
   if num_graphs < 2:
     raise ValueError(
@@ -96,19 +96,19 @@ def infograph_loss(
         f'negatives; got shape {graphs.shape}.'
     )
   shape = nodes.shape[:1] if node_rows is None else np.shape(graph_ids)
-  ids = _arguments.labels('graph_ids', graph_ids, shape)
-  _arguments.choice('variant', variant, VARIANTS)
+  ids = _checks.labels('graph_ids', graph_ids, shape)
+  _checks.choice('variant', variant, VARIANTS)
   if tau_plus is None:
     tau_plus = _RELEASED_TAU_PLUS if variant == 'released' else 0.0
-  _arguments.beta(beta)
-  _arguments.tau_plus(tau_plus)
+  _checks.beta(beta)
+  _checks.tau_plus(tau_plus)
   node_mask = _read_mask('node_mask', node_mask, ids)
   graph_mask = _read_mask('graph_mask', graph_mask, graphs)
   if node_counts is not None:
-    node_counts = _arguments.labels('node_counts', node_counts, ids.shape)
+    node_counts = _checks.labels('node_counts', node_counts, ids.shape)
     node_mask &= node_counts > 0
   if node_rows is not None:
-    node_rows = _arguments.labels('node_rows', node_rows, ids.shape)
+    node_rows = _checks.labels('node_rows', node_rows, ids.shape)
     _check_indices(
         'node_rows', node_rows, node_mask, 'node_embeddings', len(nodes)
     )
@@ -136,9 +136,9 @@ def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
   else:
     used = jnp.zeros(nodes.shape[:1], bool)
     used = used.at[node_rows].max(node_mask, mode='drop')
-  scores = _cosine.inner_products(
-      _cosine.upcast(jnp.where(used[:, None], nodes, 0)),
-      _cosine.upcast(jnp.where(graph_mask[:, None], graphs, 0)),
+  scores = _vectors.inner_products(
+      _vectors.upcast(jnp.where(used[:, None], nodes, 0)),
+      _vectors.upcast(jnp.where(graph_mask[:, None], graphs, 0)),
   )
   if node_rows is None:
     return scores
@@ -147,7 +147,7 @@ def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
 
 def _paper(scores, own, counts, graph_mask, beta, tau_plus):
   others = graph_mask[None, :] & ~own
-  beta = _tilting.clipped_beta(beta, scores, _CLIP, others)
+  beta = tilting.clipped_beta(beta, scores, _CLIP, others)
   num_graphs = jnp.sum(graph_mask, dtype=jnp.int32)
   # A lone graph is nobody's negative.
   hard = jnp.where(num_graphs > 1, _tilted_softplus(beta, scores, others), 0)
@@ -168,7 +168,7 @@ def _released(scores, own, counts, graph_mask, beta, tau_plus):
   # Its positive term also sums sp(0) = log 2 over the negatives, masked to 0.
   masked = prior * _LOG2 * (num_graphs - 1)
   # The sign is the released one: the more similar, the smaller the weight.
-  tilt = -_tilting.clipped_beta(beta, q, _CLIP)
+  tilt = -tilting.clipped_beta(beta, q, _CLIP)
   # Its beta = 0 branch differs from the limit of the other by a constant.
   offset = jnp.where(beta == 0, _LOG2 / (1 - tau_plus), _LOG2)
   e_neg = _tilted_softplus(tilt, q, graph_mask[None, :]) / (1 - tau_plus)
@@ -245,7 +245,7 @@ def _read_mask(name, mask, rows):
   if mask is None:
     return jnp.ones(rows.shape[:1], bool)
   return jnp.broadcast_to(
-      _arguments.mask(name, mask, rows.shape[:1]), rows.shape[:1]
+      _checks.mask(name, mask, rows.shape[:1]), rows.shape[:1]
   )
 
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from hcl_jax.losses import _arguments
-from hcl_jax.losses import _cosine
-from hcl_jax.losses import _tilting
+from hcl_jax import _checks
+from hcl_jax import _vectors
+from hcl_jax.losses import tilting
 
 FLOORS = ('sphere', 'soft', 'none')
 SOFT_FLOOR = 0.5  # r0 of floor='soft': gradients are amplified at most twice
@@ -76,24 +76,24 @@ def hard_nce_loss(
     [2] Chuang et al., Debiased Contrastive Learning, 2020.
   """
   pos, neg = _read_logits(pos_logits, neg_logits)
-  _arguments.beta(beta)
-  _arguments.tau_plus(tau_plus)
+  _checks.beta(beta)
+  _checks.tau_plus(tau_plus)
   if soft_floor is not None:
-    _arguments.soft_floor(soft_floor)
+    _checks.soft_floor(soft_floor)
     if log_floor is not None:
       raise ValueError(
           'log_floor and soft_floor exclude each other; got '
           f'log_floor={log_floor} and soft_floor={soft_floor}.'
       )
   if where is not None:
-    where = _arguments.mask('where', where, neg.shape)
+    where = _checks.mask('where', where, neg.shape)
   beta, tau_plus = (jnp.asarray(x, neg.dtype) for x in (beta, tau_plus))
   one = jnp.ones((), neg.dtype)
   negatives = dense_negatives(
       neg, one, beta, where, stop_gradient_weights=stop_gradient_weights
   )
   if log_floor is not None:
-    _arguments.number('log_floor', log_floor)
+    _checks.number('log_floor', log_floor)
     floor_gap = jnp.asarray(log_floor, neg.dtype) - pos
   else:
     floor_gap = None
@@ -208,12 +208,12 @@ def clipped_beta(
   References:
     Robinson et al., 2021, appendix on graph representations.
   """
-  logits = _cosine.upcast(_arguments.floats('neg_logits', neg_logits))
-  _arguments.beta(beta)
-  _arguments.positive('clip_scale', clip_scale)
+  logits = _vectors.upcast(_checks.floats('neg_logits', neg_logits))
+  _checks.beta(beta)
+  _checks.positive('clip_scale', clip_scale)
   if where is not None:
-    where = _arguments.mask('where', where, logits.shape)
-  return _tilting.clipped_beta(
+    where = _checks.mask('where', where, logits.shape)
+  return tilting.clipped_beta(
       jnp.asarray(beta, logits.dtype),
       logits,
       jnp.asarray(clip_scale, logits.dtype),
@@ -230,7 +230,7 @@ def dense_negatives(
     stop_gradient_weights: bool = False,
 ) -> Negatives:
   """Summarises scores ``[..., N]`` held in memory."""
-  peak, log_mean = _tilting.tilted_log_mean(
+  peak, log_mean = tilting.tilted_log_mean(
       scores, scale, beta, where, stop_gradient_weights=stop_gradient_weights
   )
   if where is None:
@@ -255,7 +255,7 @@ def nce(
   gap = scale * (negatives.peak - positive) + negatives.log_mean
   if soft_floor is not None:
     soft_floor = jnp.asarray(soft_floor, gap.dtype)
-  return _tilting.debiased_loss(
+  return tilting.debiased_loss(
       gap,
       negatives.log_n,
       tau_plus,
@@ -295,13 +295,13 @@ def read_knobs(
     block_size: int | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Checks a cosine loss's knobs; returns scale, beta and tau_plus."""
-  _arguments.temperature(temperature)
-  _arguments.beta(beta)
-  _arguments.tau_plus(tau_plus)
-  _arguments.choice('floor', floor, FLOORS)
+  _checks.temperature(temperature)
+  _checks.beta(beta)
+  _checks.tau_plus(tau_plus)
+  _checks.choice('floor', floor, FLOORS)
   if block_size is not None:
-    _arguments.positive_int('block_size', block_size)
-  dtype = _cosine.compute_dtype(like.dtype)
+    _checks.positive_int('block_size', block_size)
+  dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
   return tuple(
@@ -311,9 +311,9 @@ def read_knobs(
 
 def _read_logits(pos_logits, neg_logits):
   """Upcast logits, the positives with a trailing M."""
-  pos = _arguments.floats('pos_logits', pos_logits)
-  neg = _arguments.floats('neg_logits', neg_logits)
-  _arguments.same_dtype('pos_logits', pos, 'neg_logits', neg)
+  pos = _checks.floats('pos_logits', pos_logits)
+  neg = _checks.floats('neg_logits', neg_logits)
+  _checks.same_dtype('pos_logits', pos, 'neg_logits', neg)
   if neg.ndim == 0 or neg.shape[-1] == 0:
     raise ValueError(
         'neg_logits must have shape [..., N] with N >= 1 negatives; got '
@@ -327,14 +327,14 @@ def _read_logits(pos_logits, neg_logits):
         'pos_logits must have shape [...] or [..., M] where neg_logits has '
         f'[..., N]; got {given} and {neg.shape}.'
     )
-  return _cosine.upcast(pos), _cosine.upcast(neg)
+  return _vectors.upcast(pos), _vectors.upcast(neg)
 
 
 def _tilted_excess(pos, scale, beta, stop_gradient_weights):
   """B - p_m: the positives' tilted log-mean above each of them."""
   if pos.shape[-1] == 1:
     return None
-  peak, log_mean = _tilting.tilted_log_mean(
+  peak, log_mean = tilting.tilted_log_mean(
       pos, scale, beta, stop_gradient_weights=stop_gradient_weights
   )
   return scale * (peak[..., None] - pos) + log_mean[..., None]

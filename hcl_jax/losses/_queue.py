@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from hcl_jax.losses import _arguments
+from hcl_jax import _checks
+from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
-from hcl_jax.losses import _cosine
 from hcl_jax.losses import _nce
 
 
@@ -67,10 +67,10 @@ def moco_loss(
     He et al., Momentum Contrast for Unsupervised Visual Representation
     Learning, 2020; Robinson et al., 2021, appendix on MoCo.
   """
-  queries, keys = _arguments.embeddings(queries=queries, keys=keys)
-  queue = _arguments.matrix('queue', queue)
-  _arguments.same_width('queries', queries, 'queue', queue)
-  _arguments.same_dtype('queries', queries, 'queue', queue)
+  queries, keys = _checks.embeddings(queries=queries, keys=keys)
+  queue = _checks.matrix('queue', queue)
+  _checks.same_width('queries', queries, 'queue', queue)
+  _checks.same_dtype('queries', queries, 'queue', queue)
   scale, beta, tau_plus = _nce.read_knobs(
       queries,
       temperature=temperature,
@@ -81,7 +81,7 @@ def moco_loss(
   )
   shape = queries.shape[0], queue.shape[0]
   if where is not None:
-    where = jnp.atleast_2d(_arguments.mask('where', where, shape))
+    where = jnp.atleast_2d(_checks.mask('where', where, shape))
     where = jnp.broadcast_to(where, (where.shape[0], shape[1]))
   if extra is not None:
     extra = _read_extra(extra, queries)
@@ -110,17 +110,17 @@ def _moco_loss(
   if where is not None:
     # A key that nobody counts must not reach a product: 0 * NaN is NaN.
     queue = jnp.where(jnp.any(where, axis=0)[:, None], queue, 0)
-  queries, keys, queue = map(_cosine.normalize, (queries, keys, queue))
+  queries, keys, queue = map(_vectors.normalize, (queries, keys, queue))
   own = None
   if extra is not None:
-    own = _cosine.inner_products(
-        queries[:, None, :], _cosine.normalize(extra)
+    own = _vectors.inner_products(
+        queries[:, None, :], _vectors.normalize(extra)
     ).squeeze(1)
   block = _blockwise.choose_block(
       queries.shape[0], queue.shape[0], block_size
   )
   if block is None:
-    cosines = _cosine.inner_products(queries, queue)
+    cosines = _vectors.inner_products(queries, queue)
     if own is not None:
       cosines = jnp.concatenate([cosines, own], axis=1)
       if where is not None:
@@ -154,8 +154,8 @@ def _moco_loss(
 
 
 def _read_extra(extra, queries):
-  extra = _arguments.floats('extra', extra)
-  _arguments.same_dtype('queries', queries, 'extra', extra)
+  extra = _checks.floats('extra', extra)
+  _checks.same_dtype('queries', queries, 'extra', extra)
   batch, dim = queries.shape
   if extra.ndim != 3 or extra.shape[::2] != (batch, dim) or not extra.size:
     raise ValueError(

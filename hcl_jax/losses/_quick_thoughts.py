@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from hcl_jax.losses import _arguments
-from hcl_jax.losses import _cosine
+from hcl_jax import _checks
+from hcl_jax import _vectors
 from hcl_jax.losses import _nce
-from hcl_jax.losses import _tilting
+from hcl_jax.losses import tilting
 
 
 def quick_thoughts_loss(
@@ -91,7 +91,7 @@ def quick_thoughts_loss(
       where=where,
   )
   soft_floor = jnp.asarray(_nce.SOFT_FLOOR, anchors.gap.dtype)
-  losses = anchors.spread + _tilting.debiased_loss(
+  losses = anchors.spread + tilting.debiased_loss(
       anchors.gap,
       anchors.log_n,
       anchors.tau_plus,
@@ -128,7 +128,7 @@ def quick_thoughts_clamp_fraction(
     [0.0, 1.0]
   """
   anchors = _anchors(left, right, **knobs)
-  clamped = _tilting.is_clamped(
+  clamped = tilting.is_clamped(
       anchors.gap,
       anchors.tau_plus,
       excess=anchors.excess,
@@ -169,12 +169,12 @@ def _anchors(
     where=None,
 ) -> _Anchors:
   """Checks the arguments of the loss, and lets all pairs meet."""
-  left, right = _arguments.embeddings(left=left, right=right)
-  _arguments.beta(beta)
-  _arguments.tau_plus(tau_plus)
-  _arguments.positive_int('window', window)
-  _arguments.choice('self_pair', self_pair, ('zero', 'drop'))
-  _arguments.choice('floor', floor, _nce.FLOORS)
+  left, right = _checks.embeddings(left=left, right=right)
+  _checks.beta(beta)
+  _checks.tau_plus(tau_plus)
+  _checks.positive_int('window', window)
+  _checks.choice('self_pair', self_pair, ('zero', 'drop'))
+  _checks.choice('floor', floor, _nce.FLOORS)
   batch = left.shape[0]
   if batch < 2 * window + 1:
     raise ValueError(
@@ -189,16 +189,16 @@ def _anchors(
     )
   counted = jnp.ones((batch,), bool)
   if where is not None:
-    counted = _arguments.mask('where', where, (batch,))
+    counted = _checks.mask('where', where, (batch,))
     counted = jnp.broadcast_to(counted, (batch,))
     left, right = (jnp.where(counted[:, None], x, 0) for x in (left, right))
-  scores = _cosine.inner_products(_cosine.upcast(left), _cosine.upcast(right))
+  scores = _vectors.inner_products(*map(_vectors.upcast, (left, right)))
 
   row = jnp.arange(batch)
   distance = jnp.abs(row[:, None] - row[None, :])
   near = distance <= window
   if segments is not None:
-    segments = _arguments.labels('segments', segments, (batch,))
+    segments = _checks.labels('segments', segments, (batch,))
     near &= segments[:, None] == segments[None, :]
   pairs = counted[:, None] & counted[None, :]
   positives = pairs & near & (distance > 0)
@@ -210,15 +210,15 @@ def _anchors(
   one = jnp.ones((), scores.dtype)
   beta, tau_plus = (jnp.asarray(x, scores.dtype) for x in (beta, tau_plus))
   if clip_scale is not None:
-    _arguments.positive('clip_scale', clip_scale)
+    _checks.positive('clip_scale', clip_scale)
     clip = jnp.asarray(clip_scale, scores.dtype)
-    beta = _tilting.clipped_beta(
+    beta = tilting.clipped_beta(
         beta, scores, clip, negatives, stop_gradient_clip
     )
-  peak, log_mean = _tilting.tilted_log_mean(
+  peak, log_mean = tilting.tilted_log_mean(
       scores, one, jnp.zeros_like(beta), positives
   )
-  _, log_tilted = _tilting.tilted_log_mean(scores, one, beta, positives)
+  _, log_tilted = tilting.tilted_log_mean(scores, one, beta, positives)
   num_positives = jnp.sum(positives, axis=1, dtype=scores.dtype)
   # a, about the peak.
   log_sum = log_mean + jnp.log(jnp.maximum(num_positives, 1))

@@ -9,8 +9,8 @@ from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from hcl_jax.losses import _arguments
-from hcl_jax.losses import _cosine
+from hcl_jax import _checks
+from hcl_jax import _vectors
 from hcl_jax.losses import _devices
 
 
@@ -48,32 +48,32 @@ def supcon_loss(
   References:
     Khosla et al., Supervised Contrastive Learning, 2020.
   """
-  z1, z2 = _arguments.embeddings(z1=z1, z2=z2)
-  _arguments.temperature(temperature)
+  z1, z2 = _checks.embeddings(z1=z1, z2=z2)
+  _checks.temperature(temperature)
   batch = z1.shape[0]
-  _arguments.enough_pairs(batch * _devices.axis_size(axis_name))
-  labels = _arguments.labels('labels', labels, (batch,))
-  scale = 1 / jnp.asarray(temperature, _cosine.compute_dtype(z1.dtype))
+  _checks.enough_pairs(batch * _devices.axis_size(axis_name))
+  labels = _checks.labels('labels', labels, (batch,))
+  scale = 1 / jnp.asarray(temperature, _vectors.compute_dtype(z1.dtype))
   return _supcon_loss(z1, z2, labels, scale, axis_name=axis_name)
 
 
 @functools.partial(jax.jit, static_argnames='axis_name')
 def _supcon_loss(z1, z2, labels, scale, *, axis_name):
   batch = z1.shape[0]
-  rows = jnp.concatenate([_cosine.normalize(z1), _cosine.normalize(z2)])
+  rows = jnp.concatenate([_vectors.normalize(z1), _vectors.normalize(z2)])
   row_labels = jnp.concatenate([labels, labels])
   columns, column_labels, first = rows, row_labels, 0
   if axis_name is not None:
     columns = lax.all_gather(rows, axis_name, tiled=True)
     column_labels = lax.all_gather(row_labels, axis_name, tiled=True)
     first = lax.axis_index(axis_name) * 2 * batch
-  cosines = _cosine.inner_products(rows, columns)
+  cosines = _vectors.inner_products(rows, columns)
   others = (
       jnp.arange(2 * batch)[:, None] + first
       != jnp.arange(columns.shape[0])[None, :]
   )
   positives = others & (row_labels[:, None] == column_labels[None, :])
-  # Relative to the row's peak before scaling, as in _tilting.
+  # Relative to the row's peak before scaling, as in tilting.
   peak = stop_gradient(
       jnp.max(jnp.where(others, cosines, -jnp.inf), axis=1, keepdims=True)
   )

@@ -14,7 +14,7 @@ from jax import lax
 import jax.numpy as jnp
 
 from hcl_jax.losses import _devices
-from hcl_jax.losses import _tilting
+from hcl_jax.losses import tilting
 
 # About the constant 1 an exponent (1 + beta) (c - 1) / t is at least minus
 # this, far above underflow and with a rounding error of a few 1e-6.
@@ -95,7 +95,7 @@ def fold_tile(folds, c, keep, scale, beta, axes=(1,)):
   """Adds a tile to folds.
 
   Args:
-    folds: for each axis the stacked sums so far of a :class:`_tilting.Fold`.
+    folds: for each axis the stacked sums so far of a :class:`tilting.Fold`.
     c: cosines.
     keep: mask or None.
     scale: 1 / temperature.
@@ -122,10 +122,10 @@ def fold_tile(folds, c, keep, scale, beta, axes=(1,)):
   def about_peak(folds, c, keep):
     added = []
     for fold, axis in zip(folds, axes, strict=True):
-      new = _tilting.fold(
+      new = tilting.fold(
           c, scale, beta, keep, axis=axis, lowest=_BELOW_COSINES
       )
-      merged = _tilting.merge(_tilting.Fold(*fold), new, scale, beta)
+      merged = tilting.merge(tilting.Fold(*fold), new, scale, beta)
       added.append(jnp.stack(merged))
     return _devices.varying_as(tuple(added), c)
 
@@ -176,7 +176,7 @@ def pull_tile(sides, c, keep, scale, beta, frozen, axes=(1,)):
       # A masked cosine may lie far above the peak: 0 * inf is NaN.
       d = _kept(scale * (c - side.peak), keep)
       weights = _kept(jnp.exp(beta * d), keep) / side.low
-      slope, gain = _tilting.tilt_slopes(
+      slope, gain = tilting.tilt_slopes(
           weights, d - side.log_mean, beta, frozen
       )
       pull = pull + side.pull * slope
@@ -215,5 +215,5 @@ def unblock(x: jax.Array, n: int) -> jax.Array:
 def nothing(shape, like) -> jax.Array:
   """Stacked folds of no cosines, ``[5, *shape]``."""
   zeros = jnp.zeros(shape, like.dtype)
-  empty = _tilting.Fold(zeros + _BELOW_COSINES, zeros, zeros, zeros, zeros)
+  empty = tilting.Fold(zeros + _BELOW_COSINES, zeros, zeros, zeros, zeros)
   return _devices.varying_as(jnp.stack(empty), like)

@@ -13,7 +13,7 @@ from matplotlib import lines as lines_lib
 from matplotlib import ticker
 import numpy as np
 
-from hcl_jax.analysis import _arguments
+from hcl_jax import _checks
 from hcl_jax.analysis import curves as curves_lib
 from hcl_jax.analysis import galleries
 from hcl_jax.analysis import prior
@@ -222,7 +222,7 @@ def effective_negatives_figure(
     A line for each run.
   """
   _refuse_empty('counts', counts)
-  betas = _arguments.numbers('betas', betas)
+  betas = _checks.numbers('betas', betas)
   figure, (axes,) = _panels(1, 1, _WIDE)
   with matplotlib.rc_context(_STYLE):
     for i, (name, of_run) in enumerate(counts.items()):

@@ -20,11 +20,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
 
-from hcl_jax.analysis import _arguments
-from hcl_jax.analysis import tilting
-from hcl_jax.losses import _arguments as _knobs
-from hcl_jax.losses import _cosine
-from hcl_jax.losses import _tilting
+from hcl_jax import _checks
+from hcl_jax import _vectors
+from hcl_jax.analysis import negatives
+from hcl_jax.losses import tilting
 
 _BOUNDS = ('derived', 'printed')
 _ROUNDING = 1e-5  # of a loss in float32
@@ -101,7 +100,7 @@ def tilted_loss(
   Returns:
     The objective.
   """
-  _knobs.beta(beta)
+  _checks.beta(beta)
   sample = _Sample(embeddings, labels, temperature)
   return float(sample.loss(beta, _read_q(num_negatives)))
 
@@ -152,9 +151,9 @@ def convergence_in_beta(
   Returns:
     :func:`tilted_loss` at each beta, and :func:`worst_case_loss`.
   """
-  betas = _arguments.numbers('betas', betas)
+  betas = _checks.numbers('betas', betas)
   for beta in betas:
-    _knobs.beta(beta)
+    _checks.beta(beta)
   q = _read_q(num_negatives)
   sample = _Sample(embeddings, labels, temperature)
   return BetaCurve(
@@ -209,7 +208,7 @@ def least_limiting_loss(
   Returns:
     The infimum.
   """
-  _knobs.temperature(temperature)
+  _checks.temperature(temperature)
   return -packing_value / (2 * temperature)
 
 
@@ -254,11 +253,11 @@ def risk_bound(
     The bound, 1 where the theorem says nothing: for eps > 1, and where s^2 is
     not above 0.
   """
-  _knobs.choice('bound', bound, _BOUNDS)
-  _knobs.positive_int('num_classes', num_classes)
-  _knobs.temperature(temperature)
-  _knobs.number('excess_loss', excess_loss)
-  _knobs.positive('separation', separation)
+  _checks.choice('bound', bound, _BOUNDS)
+  _checks.positive_int('num_classes', num_classes)
+  _checks.temperature(temperature)
+  _checks.number('excess_loss', excess_loss)
+  _checks.positive('separation', separation)
   if excess_loss < -_ROUNDING:
     raise ValueError(
         f'excess_loss must be >= 0, got {excess_loss}; the packing that it was '
@@ -302,7 +301,7 @@ def one_positive_variance(
   Returns:
     A curve of one point: alignment, variance and bound, ``[1]`` each.
   """
-  _knobs.beta(beta)
+  _checks.beta(beta)
   sample = _Sample(embeddings, labels, temperature, negatives=False)
   alignment = float(sample.alignment())
   scale = float(sample.scale)
@@ -336,9 +335,9 @@ def variance_against_alignment(
   Returns:
     :func:`one_positive_variance` at each spread.
   """
-  _knobs.positive_int('num_rows', num_rows)
-  spreads = _arguments.numbers('spreads', spreads)
-  centers = _arguments.units('centers', centers)
+  _checks.positive_int('num_rows', num_rows)
+  spreads = _checks.numbers('spreads', spreads)
+  centers = _checks.units('centers', centers)
   labels = np.repeat(np.arange(len(centers)), num_rows)
   noise = np.random.default_rng(seed).normal(
       size=(len(labels), centers.shape[1])
@@ -359,9 +358,9 @@ class _Sample:
   """Cosines of all pairs, and which of them have the same label."""
 
   def __init__(self, embeddings, labels, temperature, *, negatives=True):
-    _knobs.temperature(temperature)
-    units = _arguments.units('embeddings', embeddings)
-    labels = _arguments.labels('labels', labels, len(units))
+    _checks.temperature(temperature)
+    units = _checks.units('embeddings', embeddings)
+    labels = _checks.host_labels('labels', labels, len(units))
     if negatives and len(np.unique(labels)) < 2:
       raise ValueError(
           'labels must be of at least two classes, or there are no negatives; '
@@ -369,7 +368,7 @@ class _Sample:
       )
     self.scale = jnp.asarray(1 / temperature, units.dtype)
     self.units = jnp.asarray(units)
-    self.cosines = _cosine.inner_products(self.units, self.units)
+    self.cosines = _vectors.inner_products(self.units, self.units)
     self.same = jnp.asarray(labels[:, None] == labels[None, :])
 
   def loss(self, beta, q):
@@ -388,7 +387,7 @@ class _Sample:
     return self.scale * jnp.mean(self._mean_over_same(squares)) / 2
 
   def positive_variance(self, beta):
-    weights = tilting.negative_weights(
+    weights = negatives.negative_weights(
         self.scale * self.cosines, beta=beta, where=self.same
     )
     weights = np.asarray(weights, np.float64)
@@ -412,9 +411,9 @@ class _Sample:
 @jax.jit
 def _tilted(cosines, scale, beta, where):
   beta = jnp.asarray(beta, cosines.dtype)
-  return _tilting.tilted_log_mean(cosines, scale, beta, where)
+  return tilting.tilted_log_mean(cosines, scale, beta, where)
 
 
 def _read_q(num_negatives):
-  _knobs.positive('num_negatives', num_negatives)
+  _checks.positive('num_negatives', num_negatives)
   return jnp.float32(num_negatives)

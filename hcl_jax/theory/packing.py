@@ -31,9 +31,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.analysis import _arguments
-from hcl_jax.losses import _arguments as _knobs
-from hcl_jax.losses import _cosine
+from hcl_jax import _checks
+from hcl_jax import _vectors
 
 # Sharpness of the soft maximum of cosines: at first, from start to start, and
 # at last. Soft starts end in few places, most often good ones; sharper ones in
@@ -152,7 +151,7 @@ def packing_value(points: Any, class_prior: Any = None) -> float:
   Returns:
     A number between 0 and 4.
   """
-  units = _arguments.units('points', points, rows=2)
+  units = _checks.units('points', points, rows=2)
   if class_prior is None:
     class_prior = np.full(len(units), 1 / len(units))
   prior = read_prior(class_prior)
@@ -191,7 +190,7 @@ def known_angle(num_points: int, dim: int) -> float | None:
 
 def read_prior(class_prior: Any) -> np.ndarray:
   """Reads positive shares of at least two classes, as float64."""
-  prior = _arguments.numbers('class_prior', class_prior, least=2)
+  prior = _checks.numbers('class_prior', class_prior, least=2)
   if np.any(prior <= 0) or abs(prior.sum() - 1) > 1e-6:
     raise ValueError(
         'class_prior must have positive entries that sum to 1; got '
@@ -202,11 +201,11 @@ def read_prior(class_prior: Any) -> np.ndarray:
 
 def _read_size(num_points, dim, *counts):
   for name, value in (('num_points', num_points), ('dim', dim)):
-    _knobs.positive_int(name, value)
+    _checks.positive_int(name, value)
     if value < 2:
       raise ValueError(f'{name} must be >= 2, got {value}.')
   for name, value in zip(('num_restarts', 'num_steps'), counts, strict=False):
-    _knobs.positive_int(name, value)
+    _checks.positive_int(name, value)
 
 
 def _solve(objective, prior, shape, num_steps, seed):
@@ -247,7 +246,7 @@ def _soft_nearest_cosines(points, sharpness, prior):
 
 
 def _other_cosines(points):
-  cosines = _cosine.inner_products(points, points)
+  cosines = _vectors.inner_products(points, points)
   return jnp.where(jnp.eye(len(points), dtype=bool), -jnp.inf, cosines)
 
 

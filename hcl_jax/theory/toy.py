@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.losses import _arguments
-from hcl_jax.losses import _cosine
+from hcl_jax import _checks
+from hcl_jax import _vectors
 from hcl_jax.losses import hard_nce_loss
 from hcl_jax.theory import packing
 
@@ -101,15 +101,15 @@ def train_free_embeddings(
       ('num_rows', num_rows, 2), ('num_steps', num_steps, 1),
       ('num_frames', num_frames, 2),
   ):  # fmt: skip
-    _arguments.positive_int(name, value)
+    _checks.positive_int(name, value)
     if value < least:
       raise ValueError(f'{name} must be >= {least}, got {value}.')
-  _arguments.beta(beta)
-  _arguments.temperature(temperature)
+  _checks.beta(beta)
+  _checks.temperature(temperature)
   if not 0 <= warmup <= 1:
     raise ValueError(f'warmup must be in [0, 1], got {warmup}.')
-  _arguments.number('spread', spread)
-  _arguments.positive('learning_rate', learning_rate)
+  _checks.number('spread', spread)
+  _checks.positive('learning_rate', learning_rate)
   start = _random_classes(num_classes, num_rows, dim, spread, seed)
   done = np.arange(num_steps) / num_steps
   rise = np.minimum(done / warmup, 1) ** 2 if warmup else np.ones(num_steps)
@@ -153,10 +153,10 @@ def _train(start, betas, temperature, rates):
   def step(points, now):
     beta, rate = now
     slope = jax.grad(_loss)(points, beta, temperature)
-    moved = _cosine.normalize(points - rate * slope)
+    moved = _vectors.normalize(points - rate * slope)
     return moved, moved
 
-  start = _cosine.normalize(start)
+  start = _vectors.normalize(start)
   _, frames = jax.lax.scan(step, start, (betas, rates))
   return jnp.concatenate([start[None], frames])
 
@@ -166,7 +166,7 @@ def _loss(points, beta, temperature):
   """
   classes, rows, dim = points.shape
   flat = points.reshape(-1, dim)
-  logits = _cosine.inner_products(flat, flat) / temperature
+  logits = _vectors.inner_products(flat, flat) / temperature
   row = np.arange(classes * rows)[:, None]
   own = row // rows
   others = own * rows + np.arange(rows - 1)[None, :]

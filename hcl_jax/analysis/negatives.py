@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from hcl_jax.losses import _arguments
-from hcl_jax.losses import _cosine
-from hcl_jax.losses import _nce
-from hcl_jax.losses import _tilting
+from hcl_jax import _checks
+from hcl_jax import _vectors
+from hcl_jax.losses import tilting
 
 
 def two_view_logits(
@@ -33,15 +32,15 @@ def two_view_logits(
     False for what is no negative of its anchor, as the functions here and
     :func:`hcl_jax.hard_nce_loss` take them.
   """
-  z1, z2 = _arguments.embeddings(z1=z1, z2=z2)
-  _arguments.temperature(temperature)
+  z1, z2 = _checks.embeddings(z1=z1, z2=z2)
+  _checks.temperature(temperature)
   batch = z1.shape[0]
   if labels is None:
     ids = jnp.arange(batch)
   else:
-    ids = _arguments.labels('labels', labels, (batch,))
-  both = _cosine.normalize(jnp.concatenate([z1, z2]))
-  logits = _cosine.inner_products(both, both) / temperature
+    ids = _checks.labels('labels', labels, (batch,))
+  both = _vectors.normalize(jnp.concatenate([z1, z2]))
+  logits = _vectors.inner_products(both, both) / temperature
   rows = jnp.arange(2 * batch)
   ids = jnp.concatenate([ids, ids])
   return logits[rows, rows - batch], logits, ids[:, None] != ids[None, :]
@@ -109,7 +108,7 @@ def effective_negatives(
     Hill, Diversity and Evenness: A Unifying Notation and Its Consequences,
     1973. Kish, Survey Sampling, 1965.
   """
-  _arguments.choice('order', order, (1, 2))
+  _checks.choice('order', order, (1, 2))
   logits, beta, where = _read(neg_logits, beta, where)
   log_weights = _log_weights(logits, beta, where)
   weights = jnp.exp(log_weights)
@@ -150,21 +149,21 @@ def clamp_fraction(
   Returns:
     The share, of the anchors that have negatives; 0 where none has.
   """
-  _arguments.tau_plus(tau_plus)
+  _checks.tau_plus(tau_plus)
   logits, beta, where = _read(neg_logits, beta, where)
-  positive = _cosine.upcast(_arguments.floats('pos_logits', pos_logits))
+  positive = _vectors.upcast(_checks.floats('pos_logits', pos_logits))
   if positive.shape != logits.shape[:-1]:
     raise ValueError(
         'pos_logits must have shape [...] where neg_logits has [..., N]; got '
         f'{positive.shape} and {logits.shape}.'
     )
   if log_floor is not None:
-    _arguments.number('log_floor', log_floor)
+    _checks.number('log_floor', log_floor)
     log_floor = jnp.asarray(log_floor, logits.dtype) - positive
   one = jnp.ones((), logits.dtype)
-  negatives = _nce.dense_negatives(logits, one, beta, where)
-  clamped = _tilting.is_clamped(
-      negatives.peak - positive + negatives.log_mean,
+  peak, log_mean = tilting.tilted_log_mean(logits, one, beta, where)
+  clamped = tilting.is_clamped(
+      peak - positive + log_mean,
       jnp.asarray(tau_plus, logits.dtype),
       excess=jnp.zeros_like(positive),
       floor_gap=log_floor,
@@ -205,7 +204,7 @@ def sample_negatives(
     Gumbel, Statistical Theory of Extreme Values, 1954; Maddison, Tarlow and
     Minka, A* Sampling, 2014.
   """
-  _arguments.positive_int('num_samples', num_samples)
+  _checks.positive_int('num_samples', num_samples)
   logits, beta, where = _read(neg_logits, beta, where)
   draw = functools.partial(jax.random.categorical, axis=-1)
   tilted = _log_weights(logits, beta, where)
@@ -214,15 +213,15 @@ def sample_negatives(
 
 
 def _read(neg_logits, beta, where):
-  logits = _cosine.upcast(_arguments.floats('neg_logits', neg_logits))
+  logits = _vectors.upcast(_checks.floats('neg_logits', neg_logits))
   if logits.ndim == 0 or logits.shape[-1] == 0:
     raise ValueError(
         'neg_logits must have shape [..., N] with N >= 1 negatives; got '
         f'{logits.shape}.'
     )
-  _arguments.beta(beta)
+  _checks.beta(beta)
   where = jnp.array(True) if where is None else where
-  where = _arguments.mask('where', where, logits.shape)
+  where = _checks.mask('where', where, logits.shape)
   beta = jnp.asarray(beta, logits.dtype)
   return logits, beta, jnp.broadcast_to(where, logits.shape)
 
