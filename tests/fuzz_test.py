@@ -25,6 +25,7 @@ from hcl_jax import losses
 from hcl_jax.sweeps import grid
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields as fields_lib
 from tests.support import corpus
 from tests.support import testing
 from tests.support import tu
@@ -41,7 +42,7 @@ _CONFIGS = {
     'graphs': config_lib.graph_config,
     'sentences': _sentence_config,
 }
-_LISTED = {name: grid.leaves(make()) for name, make in _CONFIGS.items()}
+_LISTED = {name: list(fields_lib.flatten(make())) for name, make in _CONFIGS.items()}
 
 # Values that are, or look like, something.
 _WORDS = st.sampled_from([

@@ -32,7 +32,7 @@ _LAYERS = {
 _SIBLINGS = {
     ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),
     ('schedules', '_checks'), ('runs', 'storage'), ('data', 'storage'),
-    ('theory', 'analysis'), ('hosts', 'command'), ('training', 'sweeps'),
+    ('theory', 'analysis'), ('hosts', 'command'),
 }  # fmt: skip
 _HEAVY = (
     'flax', 'optax', 'orbax', 'tensorflow', 'tensorflow_datasets', 'grain',

@@ -15,11 +15,11 @@ import optax
 
 import hcl_jax
 from hcl_jax import data
-from hcl_jax.sweeps import grid
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from tests.support import tiny
@@ -241,7 +241,7 @@ class KnobsTest(absltest.TestCase):
             lambda knobs: experiment.with_knobs(knobs).rules(), None
         )
         state = jax.eval_shape(experiment.create_state)
-        return mapped.lower(grid.knobs(config), state, rows).as_text()
+        return mapped.lower(fields_lib.knobs(config), state, rows).as_text()
 
     first = program()
     knobs = {

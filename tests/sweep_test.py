@@ -28,6 +28,7 @@ from hcl_jax.sweeps import sweeping
 from hcl_jax.sweeps import tally as tally_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import loop
 from tests.support import commands
@@ -497,6 +498,6 @@ class ConfigTest(absltest.TestCase):
 
   def test_values_of_any_kind_are_set_in_a_copy(self):
     config = ml_collections.ConfigDict({'a': {'b': 1.0}, 'c': 2})
-    copy = grid.with_values(config, {'a.b': np.float32(3), 'c': 'word'})
+    copy = fields_lib.with_values(config, {'a.b': np.float32(3), 'c': 'word'})
     self.assertEqual((copy.a.b, copy.c), (3, 'word'))
     self.assertEqual((config.a.b, config.c), (1.0, 2))

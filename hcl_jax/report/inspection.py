@@ -19,11 +19,11 @@ from hcl_jax import models
 from hcl_jax import sentences as sentences_lib
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import tally
 from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import loop
 from hcl_jax.training import readout
@@ -322,7 +322,7 @@ def _swept_values(path):
   if not sweep or path != tally.run_folder(workdir, path.name):
     return {}
   config = workdir_lib.load_config(path)
-  return {field: grid.get(config, field) for field in grid.leaves(sweep)}
+  return {x: fields_lib.get(config, x) for x in fields_lib.flatten(sweep)}
 
 
 def _differences(values, all_values):

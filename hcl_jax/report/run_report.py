@@ -12,7 +12,7 @@ from hcl_jax import reporting
 from hcl_jax.report import inspection as inspection_lib
 from hcl_jax.report import page as report
 from hcl_jax.report import plots
-from hcl_jax.sweeps import grid
+from hcl_jax.training import fields as fields_lib
 
 _BETAS = np.concatenate([[0], np.geomspace(0.1, 20, 24)])
 _GALLERY_ANCHORS = 4
@@ -232,7 +232,7 @@ class RunReport:
   def _configuration(self):
     return [
         report.configurations({
-            run.name: _fields(run.config) for run in self._runs
+            run.name: fields_lib.flatten(run.config) for run in self._runs
         }),
         *(
             report.paragraph(f'{run.name}: checkpoint of step {run.step}')
@@ -288,8 +288,6 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
   )
 
 
-def _fields(config) -> dict[str, Any]:
-  return {name: grid.get(config, name) for name in grid.leaves(config)}
 
 
 def _score(name, value):

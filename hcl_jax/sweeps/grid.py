@@ -10,23 +10,11 @@ from typing import Any
 from typing import NamedTuple
 
 import ml_collections
-import numpy as np
 
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import limits
 
 PREFIX = '--sweep.'
-
-# Members on graphs that differ in nothing else are trained together, and those
-# on images share what they compile.
-TRACED = (
-    'seed',
-    'loss.beta',
-    'loss.tau_plus',
-    'optimizer.learning_rate',
-    'optimizer.final_learning_rate',
-    'optimizer.b1',
-    'optimizer.b2',
-)
 
 _RANGE = re.compile(r'(-?\d+):(-?\d+)')
 _MAX_MEMBERS = 100_000
@@ -65,22 +53,6 @@ def member_name(number: int) -> str:
   """What the files of a member are called."""
   return f'{number:04d}'
 
-
-def knobs(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
-  """The values of ``TRACED`` fields that are numbers, by name.
-
-  Args:
-    config: has the fields.
-
-  Returns:
-    Scalars, int32 the seed and float32 the others.
-  """
-  values = {field: get(config, field) for field in TRACED}
-  return {
-      field: np.asarray(value, np.int32 if field == 'seed' else np.float32)
-      for field, value in values.items()
-      if value is not None
-  }
 
 
 def read_fields(
@@ -123,8 +95,8 @@ def read_config(
   """
   sweep = config.get('sweep', ml_collections.ConfigDict())
   fields = {}
-  for field in leaves(sweep):
-    name, values = f'config.sweep.{field}', get(sweep, field)
+  for field, values in fields_lib.flatten(sweep).items():
+    name = f'config.sweep.{field}'
     kind = _scalar_type(config, field, name)
     if not isinstance(values, tuple) or not all(_fits(kind, x) for x in values):
       raise ValueError(
@@ -223,7 +195,7 @@ def expand(
   members = []
   for number, combination in enumerate(itertools.product(*fields.values())):
     values = dict(zip(fields, combination, strict=True))
-    member = Member(number, values, with_values(common, values))
+    member = Member(number, values, fields_lib.with_values(common, values))
     limits.check(member.config)
     members.append(member)
   return members
@@ -240,42 +212,13 @@ def groups(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def not_traced(member: Member) -> tuple[tuple[str, Any], ...]:
-  """Names and values of what was swept beside ``TRACED`` fields."""
-  return tuple((k, x) for k, x in member.values.items() if k not in TRACED)
+  """Names and values of what was swept beside fields of ``TRACED``."""
+  return tuple(
+      (k, x) for k, x in member.values.items() if k not in fields_lib.TRACED
+  )
 
 
-def with_values(
-    config: ml_collections.ConfigDict, values: Mapping[str, Any]
-) -> ml_collections.ConfigDict:
-  """A copy of a configuration with some fields set, traced or not."""
-  copy = config.copy_and_resolve_references()
-  with copy.ignore_type():
-    for field, value in values.items():
-      *path, name = field.split('.')
-      parent = copy
-      for part in path:
-        parent = parent[part]
-      parent[name] = value
-  return copy
 
-
-def get(config: ml_collections.ConfigDict, field: str) -> Any:
-  """The value of a field by its dotted name."""
-  for part in field.split('.'):
-    config = config[part]
-  return config
-
-
-def leaves(config: ml_collections.ConfigDict, prefix: str = '') -> list[str]:
-  """Dotted names of all fields."""
-  names = []
-  for name in config:
-    value = config[name]
-    if isinstance(value, ml_collections.ConfigDict):
-      names += leaves(value, f'{prefix}{name}.')
-    else:
-      names.append(prefix + name)
-  return names
 
 
 def without_sweep(
@@ -290,13 +233,13 @@ def without_sweep(
 
 
 def _scalar_type(config, field, name):
-  names = leaves(without_sweep(config))
+  names = list(fields_lib.flatten(without_sweep(config)))
   if field not in names:
     near = difflib.get_close_matches(field, names, n=1)
     hint = f' Did you mean {near[0]}?' if near else ''
     raise ValueError(f'{name}: no such field of the config.{hint}')
   *path, last = field.split('.')
-  parent = get(config, '.'.join(path)) if path else config
+  parent = fields_lib.get(config, '.'.join(path)) if path else config
   kind = parent.get_type(last)
   if kind not in _WISHES:
     raise ValueError(

@@ -18,6 +18,7 @@ from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import tally
 from hcl_jax.training import config as config_lib
+from hcl_jax.training import fields as fields_lib
 
 _DATA_SET = 'data.name'
 
@@ -78,7 +79,7 @@ def read(workdirs: Sequence[str | os.PathLike]) -> Results:
       key = tuple(
           member.values[field]
           if field in member.values
-          else grid.get(sweep.config, field)
+          else fields_lib.get(sweep.config, field)
           for field in fields
       )
       if key in members:
@@ -127,7 +128,7 @@ def _read_sweep(workdir):
 def _read_member(workdir, config, row):
   values = {k: _value(text) for k, text in row.items() if _is_field(k)}
   scores = {k: float(text or 'nan') for k, text in row.items() if '/' in k}
-  config = grid.with_values(config, values)
+  config = fields_lib.with_values(config, values)
   folder = tally.run_folder(workdir, grid.member_name(int(row['member'])))
   return _Member(values, scores, _read_curve(folder, config))
 
@@ -170,9 +171,9 @@ def _swept_fields(sweeps):
 def _different_fields(sweeps):
   """Fields of which configurations have different values, swept or not."""
   first, *others = sweeps
-  names = grid.leaves(first.config)
+  names = fields_lib.flatten(first.config)
   for sweep in others:
-    odd = set(names).symmetric_difference(grid.leaves(sweep.config))
+    odd = set(names).symmetric_difference(fields_lib.flatten(sweep.config))
     if odd:
       raise ValueError(
           f'{first.workdir} and {sweep.workdir} cannot be joined: only one has '
@@ -182,5 +183,5 @@ def _different_fields(sweeps):
       name
       for name in names
       if name not in config_lib.SWEEP_MAY_CHANGE
-      and len({grid.get(sweep.config, name) for sweep in sweeps}) > 1
+      and len({fields_lib.get(sweep.config, name) for sweep in sweeps}) > 1
   )

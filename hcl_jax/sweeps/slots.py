@@ -10,6 +10,7 @@ import numpy as np
 
 from hcl_jax import graphs as graphs_lib
 from hcl_jax.sweeps import grid
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import readout
 from hcl_jax.training import state as state_lib
@@ -74,7 +75,7 @@ class Lane:
       epochs: Sequence[Sequence[graphs_lib.GraphBatch]],
   ) -> None:
     """Begins with members, each with the batches of its epochs."""
-    knobs = _stack([grid.knobs(member.config) for member in members])
+    knobs = _stack([fields_lib.knobs(member.config) for member in members])
     batches = [
         jax.tree.map(
             lambda x: x[None], _stack([batch._asdict() for batch in batches])

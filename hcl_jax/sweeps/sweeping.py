@@ -22,6 +22,7 @@ from hcl_jax.sweeps import pool as jobs_lib
 from hcl_jax.sweeps import tally as tally_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
 
 
@@ -196,7 +197,7 @@ class Sweep:
   def _record(self):
     """The configuration with the swept values, by which a sweep is known."""
     first = {field: values[0] for field, values in self._fields.items()}
-    record = grid.with_values(self._config, first).to_dict()
+    record = fields_lib.with_values(self._config, first).to_dict()
     record['sweep'] = {}
     for field, values in self._fields.items():
       *path, name = field.split('.')
@@ -212,7 +213,7 @@ def _label(member):
   fixed = [
       str(value)
       for field, value in member.values.items()
-      if field not in grid.TRACED and field != 'data.name'
+      if field not in fields_lib.TRACED and field != 'data.name'
   ]
   return ', '.join([member.config.data.name, *fixed])
 

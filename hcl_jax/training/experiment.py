@@ -12,9 +12,9 @@ import numpy as np
 import optax
 
 from hcl_jax import data as data_lib
-from hcl_jax.sweeps import grid
 from hcl_jax.tasks import images as image_tasks
 from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import graph_experiment
 from hcl_jax.training import limits
 from hcl_jax.training import optimizer as optimizer_lib
@@ -100,14 +100,14 @@ class Experiment(NamedTuple):
     """The function that trains on one batch, with knobs as arguments."""
     return step_lib.make_step(
         lambda knobs: self.with_knobs(knobs).rules(),
-        knobs=grid.knobs(self.config),
+        knobs=fields_lib.knobs(self.config),
         microbatch_size=self.config.train.microbatch_size or None,
         devices=state_lib.all_devices(),
     )
 
   def with_knobs(self, knobs: step_lib.Knobs) -> 'Experiment':
     """The experiment with other, perhaps traced, values of some fields."""
-    config = grid.with_values(self.config, knobs)
+    config = fields_lib.with_values(self.config, knobs)
     parts = self.make_parts(config, self.total_steps, self.steps_per_epoch)
     return self._replace(config=config, **parts)
 

@@ -12,9 +12,9 @@ import numpy as np
 import optax
 
 from hcl_jax import data as data_lib
-from hcl_jax.sweeps import grid
 from hcl_jax.tasks import infograph
 from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import graph_readout
 from hcl_jax.training import limits
 from hcl_jax.training import optimizer as optimizer_lib
@@ -72,7 +72,7 @@ class GraphExperiment(NamedTuple):
     step = step_lib.compile_lone(
         functools.partial(take_step, self), donate_argnums=1
     )
-    return functools.partial(step, grid.knobs(self.config))
+    return functools.partial(step, fields_lib.knobs(self.config))
 
   def batches(
       self, first_step: int, num_steps: int
@@ -111,7 +111,7 @@ def take_step(
 
   Args:
     experiment: all else.
-    knobs: as of :func:`grid.knobs`.
+    knobs: as of :func:`fields_lib.knobs`.
     state: before the step.
     batch: fields of a batch.
 
@@ -128,7 +128,7 @@ def with_knobs(
     experiment: GraphExperiment, knobs: dict[str, jax.Array]
 ) -> GraphExperiment:
   """The experiment with other, perhaps traced, values of some fields."""
-  config = grid.with_values(experiment.config, knobs)
+  config = fields_lib.with_values(experiment.config, knobs)
   return assemble(config, experiment.graphs, experiment.epoch)
 
 
