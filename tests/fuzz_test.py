@@ -42,7 +42,9 @@ _CONFIGS = {
     'graphs': config_lib.graph_config,
     'sentences': _sentence_config,
 }
-_LISTED = {name: list(fields_lib.flatten(make())) for name, make in _CONFIGS.items()}
+_LISTED = {
+    name: list(fields_lib.flatten(make())) for name, make in _CONFIGS.items()
+}
 
 # Values that are, or look like, something.
 _WORDS = st.sampled_from([
