@@ -10,10 +10,11 @@ released defaults, 1 and 0.1 (ten classes). Meant for a GPU or TPU. Not run to
 the end by us: see cifar10_small.py for what two CPU cores can do.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(variant='hard'):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config_lib.set_variant(config, variant)
   return config

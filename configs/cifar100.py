@@ -10,11 +10,12 @@ ablation with true positives add --config.data.true_label_positives. Meant for a
 GPU or TPU; not run to the end by us.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(variant='hard'):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config.data.name = 'cifar100'
   config.loss.tau_plus = 0.01
   config_lib.set_variant(config, variant)

@@ -18,11 +18,12 @@ Each took 16 to 24 minutes beside other work, and 1.4 GB of memory; idle cores
 do 1,700 images/s, which makes ten minutes.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(variant='hard'):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config_lib.set_variant(config, variant)
 
   config.model.name = 'small'

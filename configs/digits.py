@@ -14,11 +14,12 @@ raw pixels 47.2 / 21.9 %, untrained 34.2 / 30.7 %, standard 59.3 / 72.5 %, hard
 59.5 / 72.0 %; the standard error of a share is up to 1 point.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(variant=None):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   if variant is None:
     config.compare = ('standard', 'hard')
   else:

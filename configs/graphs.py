@@ -28,12 +28,12 @@ A run on REDDIT-BINARY takes 0.9 GB. On two cores of an AMD EPYC a run on DD
 takes 11 minutes of one core, and one on REDDIT-BINARY 10.
 """
 
-from hcl_jax.data.builders.tu_graphs import published
-from hcl_jax.training import config as config_lib
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import published
 
 
 def get_config(name='MUTAG'):
-  config = config_lib.graph_config()
+  config = graph_config.infograph()
   if name == 'all':
     config.sweep = {
         'data': {'name': tuple(sorted(published.STATISTICS, key=_num_nodes))},

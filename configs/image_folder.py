@@ -12,12 +12,13 @@ Variants: hard (default), debiased, standard. Set config.loss.tau_plus to the
 chance that two of your images share a class. Meant for a GPU or TPU.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(argument='image_folder,hard'):
   name, _, variant = argument.rpartition(',')
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config.data.name = name or 'image_folder'
 
   config.augment.size = 224

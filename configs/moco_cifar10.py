@@ -14,10 +14,11 @@ longer than the data set, so older keys of the query's own image are masked. The
 linear readout is MoCo's. Meant for a GPU or TPU; not run to the end by us.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(variant='hard'):
-  config = config_lib.moco_config()
+  config = image_config.moco()
   config_lib.set_variant(config, variant)
   return config

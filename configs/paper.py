@@ -36,7 +36,7 @@ came of these sweeps.
 
 from typing import NamedTuple
 
-from hcl_jax.training import config as config_lib
+from hcl_jax.images import config as image_config
 
 _SEEDS = (0, 1, 2)
 _BETAS = (0.0, 0.5, 1.0, 2.0, 6.0)
@@ -117,9 +117,9 @@ def get_config(argument='methods_cifar10'):
   if name.startswith('batch'):  # of which there are many, and small ones slow
     images = images._replace(epochs=images.epochs // 2)
   if name in ('moco', 'mochi'):
-    config = config_lib.moco_config()
+    config = image_config.moco()
   else:
-    config = config_lib.image_config()
+    config = image_config.simclr()
     config.loss.tau_plus = images.tau_plus
   config.data.name = data_set
   config.data.test_split = images.test_split
@@ -170,7 +170,7 @@ def _make_moco_small(config):
   image, which is what there is to mask. So do 12,800 keys of 10,000 images, a
   fifth of CIFAR-10's, in five times as many epochs.
   """
-  of_images = config_lib.image_config()
+  of_images = image_config.simclr()
   config.optimizer.update(of_images.optimizer)
   config.evaluate.update(of_images.evaluate)
   config.data.train_split = 'train[:10000]'

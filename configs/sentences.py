@@ -29,7 +29,7 @@ on two cores of an AMD EPYC: mean accuracy of the six tasks in percent standard
 docs/sentences.md has all of it. A run takes eight to ten minutes of one core.
 """
 
-from hcl_jax.training import config as config_lib
+from hcl_jax.sentences import config as sentence_config
 
 _SIZES = ('small', 'released')
 _NUMBERS = {'standard': (0.0, 0.0), 'debiased': (0.0, 0.01), 'hard': (1.0, 0.0)}
@@ -43,7 +43,7 @@ def get_config(argument='small,hard'):
         f'the argument must be SIZE,VARIANT with a size of {", ".join(_SIZES)} '
         f'and a variant of {", ".join(_NUMBERS)}; got {argument!r}.'
     )
-  config = config_lib.sentence_config()
+  config = sentence_config.quick_thoughts()
   config.loss.beta, config.loss.tau_plus = _NUMBERS[variant]
   if size == 'small':
     config.data.batch_size = 256

@@ -10,11 +10,12 @@ normalises by the statistics of CIFAR-10, all as released. The memory of 105,000
 images is 2.9 GB. Meant for a GPU or TPU; not run to the end by us.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(variant='hard'):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config.data.name = 'stl10'
   config.data.train_split = 'train+unlabelled'
   config_lib.set_variant(config, variant)

@@ -10,11 +10,12 @@ tenth of that and ImageNet's statistics are our choice. Meant for a GPU or TPU;
 not run to the end by us.
 """
 
+from hcl_jax.images import config as image_config
 from hcl_jax.training import config as config_lib
 
 
 def get_config(variant='hard'):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config.data.name = 'tiny_imagenet'
   config.data.test_split = 'validation'
 

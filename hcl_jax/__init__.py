@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contrastive learning with hard negative samples, in JAX."""
+"""Contrastive learning with hard negative samples, in JAX.
 
-from hcl_jax import graphs
+The losses and schedules are loaded at once, other packages when they are used.
+"""
+
+import importlib
+from typing import Any
+
 from hcl_jax import losses
 from hcl_jax import schedules
 from hcl_jax.losses import clipped_beta
@@ -18,9 +23,24 @@ from hcl_jax.losses import supcon_loss
 
 __version__ = '0.1.0'
 
-__all__ = (
-    *losses.__all__,
+_LAZY = (
+    'analysis',
+    'augment',
+    'domains',
+    'evaluation',
     'graphs',
-    'losses',
-    'schedules',
+    'images',
+    'models',
+    'momentum',
+    'report',
+    'sentences',
+    'theory',
 )
+
+__all__ = (*losses.__all__, 'losses', 'schedules', *_LAZY)
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _LAZY:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  return importlib.import_module(f'{__name__}.{name}')

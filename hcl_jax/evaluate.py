@@ -17,25 +17,26 @@ import pathlib
 from absl import flags
 
 from hcl_jax import command
+from hcl_jax import domains
 from hcl_jax import hosts
 from hcl_jax import reporting
-from hcl_jax.data import sentence_tasks
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.images import config as image_config
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.training import comparison
-from hcl_jax.training import config as config_lib
+from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import scored_tasks as sentence_tasks
+from hcl_jax.sweeps import comparison
 from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import limits
 from hcl_jax.training import loop
-from hcl_jax.training import readout
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
 _PROTOCOL = flags.DEFINE_list(
     'protocol', None,
-    f'Of {", ".join(limits.PROTOCOLS)}; for graphs, of '
-    f'{", ".join(limits.GRAPH_PROTOCOLS)}; for sentences, of '
-    f'{", ".join(limits.SENTENCE_PROTOCOLS)}; by default those of the run.',
+    f'Of {", ".join(image_config.PROTOCOLS)}; for graphs, of '
+    f'{", ".join(graph_config.PROTOCOLS)}; for sentences, of '
+    f'{", ".join(sentence_config.PROTOCOLS)}; by default those of the run.',
 )
 _STEP = flags.DEFINE_string(
     'step', 'last', "Which checkpoint: a number, 'last' or 'best'."
@@ -102,11 +103,12 @@ def main(arguments: list[str]) -> int:
 def read_config(workdir: pathlib.Path):
   """The configuration of the run, with the protocols asked for."""
   config = workdir_lib.load_config(workdir)
-  config_lib.fill_defaults(config)
+  domains.fill_defaults(config)
   asked = _PROTOCOL.value
-  config.evaluate.protocols = tuple(
-      config_lib.final_protocols(config) if asked is None else asked
-  )
+  if asked is not None:
+    config.evaluate.protocols = tuple(asked)
+  elif config.domain == 'sentences':
+    config.evaluate.protocols = sentence_config.final_protocols(config)
   if not config.evaluate.protocols:
     raise ValueError('the run has no protocol of its own; give --protocol.')
   if 'sentences' in config.evaluate.protocols:
@@ -164,10 +166,12 @@ def check_writable(path: pathlib.Path) -> None:
     raise PermissionError(f'{path.parent} is no folder that can be written.')
 
 
-def evaluate(config, workdir: pathlib.Path) -> readout.Scores:
+def evaluate(config, workdir: pathlib.Path) -> experiment_lib.Scores:
   """Scores of one run, and the ``step`` they are of."""
-  experiment = experiment_lib.prepare(config, to_train=False)
-  with loop.open_checkpoints(workdir, config) as checkpoints:
+  experiment = domains.make_experiment(config, to_train=False)
+  with loop.open_checkpoints(
+      workdir, config, experiment.score
+  ) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)
   scores = experiment.reader().evaluate(state, config.evaluate.protocols)

@@ -15,14 +15,13 @@ import sys
 from absl import flags
 
 from hcl_jax import command
+from hcl_jax import domains
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sentences import nearest
 from hcl_jax.storage import text_files
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
-from hcl_jax.training import nearest
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
 _SENTENCE = flags.DEFINE_string('sentence', None, 'What to look for.')
@@ -56,7 +55,7 @@ def main(arguments: list[str]) -> int:
 def open_finder(workdir: pathlib.Path) -> nearest.Finder:
   """Restores a run and embeds the sentences to look among."""
   config = workdir_lib.load_config(workdir)
-  config_lib.fill_defaults(config)
+  domains.fill_defaults(config)
   if config.task != 'quick_thoughts':
     raise ValueError(
         f"--workdir must be a run with config.task='quick_thoughts', got one "
@@ -71,8 +70,10 @@ def open_finder(workdir: pathlib.Path) -> nearest.Finder:
     texts = [line for line in map(str.strip, lines) if line]
     if not texts:
       raise ValueError(f'--text={_TEXT.value} has no sentence.')
-  experiment = experiment_lib.prepare(config, to_train=False)
-  with loop.open_checkpoints(workdir, config) as checkpoints:
+  experiment = domains.make_experiment(config, to_train=False)
+  with loop.open_checkpoints(
+      workdir, config, experiment.score
+  ) as checkpoints:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
     state = loop.restore(experiment, checkpoints)

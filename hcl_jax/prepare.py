@@ -12,13 +12,13 @@ r"""Prepares a data set for training, once.
 
 The first two download what the tfds catalogue names. ``--arrays`` takes a
 folder with train_images.npy, train_labels.npy, test_images.npy and so on (see
-hcl_jax/data/builders/arrays.py), ``--images`` one with image files in folders
-of classes, or in none (see hcl_jax/data/builders/image_folder/layout.py).
+hcl_jax/images/arrays.py), ``--images`` one with image files in folders
+of classes, or in none (see hcl_jax/images/layout.py).
 ``--graphs`` takes a collection of graphs in the text format of TU Dortmund, a
-zip archive or a folder (see hcl_jax/data/builders/tu_graphs/text.py); the
+zip archive or a folder (see hcl_jax/graphs/tu_text.py); the
 eight of the paper are known by name, any other is --dataset=tu_graphs/NAME.
 ``--text`` takes sentences in their order, a file or a folder of files with a
-sentence a line (see hcl_jax/data/builders/sentences/corpus.py).
+sentence a line (see hcl_jax/sentences/corpus.py).
 TensorFlow is not needed. A data set is written whole or not at all. One that is
 there already is left alone, and refused if it was made from another source.
 """
@@ -29,9 +29,9 @@ import pathlib
 from absl import flags
 
 from hcl_jax import command
-from hcl_jax.data.builders.digit_scenes import scenes
-from hcl_jax.data.builders.sentences import corpus
-from hcl_jax.data.builders.tu_graphs import published
+from hcl_jax.graphs import published
+from hcl_jax.images import scenes
+from hcl_jax.sentences import corpus
 from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
 from hcl_jax.storage import records
@@ -184,17 +184,17 @@ def describe(dataset: str, directory: pathlib.Path) -> str:
   if name == published.NAME:
     return (
         f'{dataset} is ready in {directory} ({splits["train"].num_examples} '
-        f'graphs): hcl_jax.data.load_graphs({dataset!r}{where})'
+        f'graphs): hcl_jax.graphs.load_graphs({dataset!r}{where})'
     )
   if name == corpus.NAME:
     return (
         f'{dataset} is ready in {directory} ({_describe_sentences(info)}): '
-        f'hcl_jax.data.load_sentences({dataset!r}{where})'
+        f'hcl_jax.sentences.load_sentences({dataset!r}{where})'
     )
   split = 'train' if 'train' in splits else next(iter(splits))
   return (
       f'{dataset} is ready in {directory} ({counts} images): '
-      f'hcl_jax.data.load({dataset!r}, {split!r}{where})'
+      f'hcl_jax.images.load({dataset!r}, {split!r}{where})'
   )
 
 
@@ -217,8 +217,8 @@ def _with_defaults(dataset):
 def _image_folder(
     name, config, folder, image_size, test_fraction, skip_unreadable, where
 ):
-  from hcl_jax.data.builders.image_folder import builder
-  from hcl_jax.data.builders.image_folder import layout as layout_lib
+  from hcl_jax.images import image_folder as builder
+  from hcl_jax.images import layout as layout_lib
 
   if catalogue.builder_class(name) or name == 'digit_scenes':
     raise ValueError(
@@ -249,14 +249,14 @@ def _report_layout(layout):
 
 
 def _report_unreadable(builder):
-  from hcl_jax.data.builders.image_folder import builder as image_folder
+  from hcl_jax.images import image_folder
 
   if getattr(builder, 'unreadable', None):
     print('Left out ' + image_folder.name_files(builder.unreadable) + '.')
 
 
 def _arrays(name, config, folder, where):
-  from hcl_jax.data.builders import arrays
+  from hcl_jax.images import arrays
 
   version = catalogue.version(name, config) or '1.0.0'
   return arrays.Arrays(
@@ -265,7 +265,7 @@ def _arrays(name, config, folder, where):
 
 
 def _digit_scenes(config, where):
-  from hcl_jax.data.builders.digit_scenes import builder
+  from hcl_jax.images import digit_scenes as builder
 
   return builder.DigitScenes(config=config, **where)
 
@@ -275,7 +275,7 @@ def _is_of_graphs(dataset):
 
 
 def _tu_graphs(collection, others, path, where):
-  from hcl_jax.data.builders.tu_graphs import builder
+  from hcl_jax.graphs import tu_graphs as builder
 
   if others or not collection:
     raise ValueError(
@@ -291,7 +291,7 @@ def _is_of_sentences(dataset):
 
 
 def _sentences(config, path, options, where):
-  from hcl_jax.data.builders.sentences import builder
+  from hcl_jax.sentences import corpora as builder
 
   if not config or not path:
     raise ValueError(

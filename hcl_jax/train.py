@@ -19,12 +19,13 @@ from absl import flags
 from ml_collections import config_flags
 
 from hcl_jax import command
+from hcl_jax import domains
 from hcl_jax import hosts
 from hcl_jax import reporting
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.training import comparison
+from hcl_jax.sweeps import comparison
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
   try:
     config = _CONFIG.value  # reads the file
     with processes.together('prepare'):
-      experiment = experiment_lib.prepare(config)
+      experiment = domains.make_experiment(config)
     processes.check_same(
         f'{config}{experiment.summary()}', 'configuration and data'
     )
@@ -87,7 +88,9 @@ def _fail(error: Exception) -> int:
   return command.fail('hcl_jax.train', error)
 
 
-def report(experiment: loop.Experiment, scores: dict[str, Any]) -> str:
+def report(
+    experiment: experiment_lib.Experiment, scores: dict[str, Any]
+) -> str:
   """The scores as a table, and how sure they are."""
   config = experiment.config
   lines = [experiment.summary()]

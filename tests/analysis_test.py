@@ -12,12 +12,12 @@ from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax import analysis
+from hcl_jax.graphs import config as graph_config
 from hcl_jax.report import plots
 from hcl_jax.report import tables
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import results as results_lib
 from hcl_jax.sweeps import tally as tally_lib
-from hcl_jax.training import config as config_lib
 from tests.support import commands
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -409,7 +409,7 @@ class _FolderTestCase(parameterized.TestCase):
     """A finished sweep, whose accuracies count members in thousandths."""
     workdir = self.root / name
     workdir.mkdir()
-    config = config_lib.graph_config()
+    config = graph_config.infograph()
     with config.ignore_type():
       config.update_from_flattened_dict(changes)
     record = config.to_dict() | {'sweep': {}}
@@ -581,7 +581,7 @@ class CommandTest(_FolderTestCase):
   )
   def test_what_has_no_results_is_refused(self, has_config, is_sweep, message):
     if has_config:
-      record = config_lib.graph_config().to_dict()
+      record = graph_config.infograph().to_dict()
       record |= {'sweep': {'seed': [0]}} if is_sweep else {}
       (self.root / 'config.json').write_text(json.dumps(record))
     done = self._run(f'--workdir={self.root}')
@@ -594,7 +594,7 @@ class CommandTest(_FolderTestCase):
     sweep = self._write_sweep('one', {'seed': (0, 1)})
     run = self.root / 'run'
     run.mkdir()
-    record = config_lib.graph_config().to_dict()
+    record = graph_config.infograph().to_dict()
     (run / 'config.json').write_text(json.dumps(record))
     done = self._run(f'--workdir={sweep},{run}', f'--output={self.root}/both')
     self.assertEqual(done.status, 2)

@@ -215,9 +215,13 @@ class OperationsTest(parameterized.TestCase):
   def test_normalize_resizes_as_a_crop_of_all(self, size):
     images = pictures(2, 9)
     unit = {'mean': (0, 0, 0), 'std': (1, 1, 1)}
-    actual = augment.normalize(images, **unit, size=size)
+    actual = jax.jit(
+        functools.partial(augment.normalize, **unit, size=size)
+    )(images)
     for image, small in zip(images, actual, strict=True):
-      crop = augment.crop(image, 0, 0, 9, 9, size=size)
+      crop = jax.jit(functools.partial(augment.crop, size=size))(
+          image, 0, 0, 9, 9
+      )
       planes = 255 * jnp.transpose(small, (2, 0, 1))
       np.testing.assert_allclose(planes, crop, atol=1e-3)
     with self.assertRaisesRegex(ValueError, 'size must be .* got 0'):

@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from hcl_jax import data
 from hcl_jax import prepare
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.images import data as image_data
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.training import config as config_lib
 from tests.support import commands
 from tests.support import tu
 
@@ -86,7 +86,7 @@ def _write_data():
   )
   # What is kept of images beside them is none of the writing to be found.
   for split in ('train', 'test'):
-    data.load('mine', split, data_dir=_root / 'data')
+    image_data.load('mine', split, data_dir=_root / 'data')
 
 
 def _write_runs():
@@ -103,7 +103,7 @@ def _write_runs():
   ):
     (_root / name).mkdir()
     (_root / name / 'config.json').write_text(text)
-  config = config_lib.graph_config()
+  config = graph_config.infograph()
   config.data.name = 'tu_graphs/TOY'
   config.evaluate.folds = 4
   config.model.update({'width': 2, 'num_layers': 1})

@@ -8,7 +8,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax import data
+from hcl_jax.images import batches as image_batches
+from hcl_jax.images import data as image_data
 from hcl_jax.storage import threads
 
 
@@ -17,10 +18,10 @@ def _images(n=50, num_classes=3):
   pixels = np.zeros((n, 2, 2, 3), np.uint8)
   pixels[:] = np.arange(n)[:, None, None, None]
   labels = np.random.default_rng(0).integers(num_classes, size=n)
-  return data.Images(pixels, labels)
+  return image_data.Images(pixels, labels)
 
 
-class _Streamed(data.Images):
+class _Streamed(image_data.Images):
   """The same, but to be read through grain."""
 
   in_memory = False
@@ -29,7 +30,7 @@ class _Streamed(data.Images):
 def _batches(images, first_step=0, num_steps=7, **kwargs):
   kwargs = {'seed': 5, 'batch_size': 12, **kwargs}
   return list(
-      data.batches(
+      image_batches.batches(
           images, first_step=first_step, num_steps=num_steps, **kwargs
       )
   )
@@ -55,7 +56,7 @@ class BatchesTest(parameterized.TestCase):
       np.testing.assert_array_equal(batch['label'], images.labels[index])
 
   def test_an_epoch_is_a_permutation_without_its_rest(self):
-    self.assertEqual(data.steps_per_epoch(50, 12), 4)
+    self.assertEqual(image_batches.steps_per_epoch(50, 12), 4)
     index = [batch['index'] for batch in _batches(_images(), num_steps=8)]
     first, second = np.concatenate(index[:4]), np.concatenate(index[4:])
     self.assertLen(set(first.tolist()), 48)
@@ -135,11 +136,11 @@ class BatchesTest(parameterized.TestCase):
         'seed': 0, 'batch_size': 12, 'first_step': 0, 'num_steps': 1, **kwargs
     }  # fmt: skip
     with self.assertRaisesRegex(ValueError, message):
-      data.batches(_images(), **arguments)
+      image_batches.batches(_images(), **arguments)
 
   def test_true_label_positives_need_labels(self):
     labels = np.where(np.arange(50) < 2, -1, 0)
-    images = data.Images(_images().array, labels)
+    images = image_data.Images(_images().array, labels)
     with self.assertRaisesRegex(ValueError, '2 of 50 have none'):
       _batches(images, true_label_positives=True)
 

@@ -255,9 +255,9 @@ class BenchSoakTest(commands.CommandsTest):
   def test_a_run_that_fails(self):
     config = self.root / 'config.py'
     config.write_text(
-        'from hcl_jax.training import config\n'
+        'from hcl_jax.images import config\n'
         'def get_config():\n'
-        '  made = config.image_config()\n'
+        '  made = config.simclr()\n'
         '  made.optimizer.learning_rate = -1.0\n'
         '  return made\n'
     )

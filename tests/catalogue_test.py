@@ -16,7 +16,7 @@ from tensorflow_datasets.core.download import download_manager
 from tensorflow_datasets.core.download import extractor
 
 from hcl_jax import prepare
-from hcl_jax.data import images as images_lib
+from hcl_jax.images import data as images_lib
 from hcl_jax.storage import catalogue
 
 

@@ -16,13 +16,13 @@ import tensorflow_datasets as tfds
 
 import hcl_jax
 from hcl_jax import command
-from hcl_jax import data
-from hcl_jax import graphs as graphs_lib
 from hcl_jax import prepare
-from hcl_jax.data import graphs as data_graphs
-from hcl_jax.data.builders.tu_graphs import builder as builder_lib
-from hcl_jax.data.builders.tu_graphs import published
-from hcl_jax.data.builders.tu_graphs import text
+from hcl_jax.graphs import data as data_graphs
+from hcl_jax.graphs import data as graph_data
+from hcl_jax.graphs import published
+from hcl_jax.graphs import tu_graphs as builder_lib
+from hcl_jax.graphs import tu_text as text
+from hcl_jax.models import graph_batch as graphs_lib
 from tests.support import tu
 
 
@@ -40,7 +40,7 @@ class _Test(parameterized.TestCase):
     )
 
   def load(self, name='tu_graphs/TOY'):
-    return data.load_graphs(name, data_dir=self.data_dir)
+    return graph_data.load_graphs(name, data_dir=self.data_dir)
 
 
 class TextTest(_Test):
@@ -324,7 +324,7 @@ class BatchTest(parameterized.TestCase):
 
   def test_equal_nodes_share_a_row(self):
     # Two stars, whose leaves are alike in a round and not in two, and an edge.
-    graphs = data.Graphs(
+    graphs = graph_data.Graphs(
         nodes=np.ones((9, 1)),
         num_nodes=np.array([4, 3, 2]),
         senders=[1, 2, 3, 0, 0, 0, 1, 2, 0, 0, 1, 0],
@@ -385,16 +385,16 @@ class BatchTest(parameterized.TestCase):
         'nodes': np.zeros((5, 2)), 'num_nodes': [2, 3], 'num_edges': [2, 2],
         'senders': [1, 0, 2, 0], 'receivers': [0, 1, 0, 2], 'labels': [0, 1],
     }  # fmt: skip
-    data.Graphs(**good)
+    graph_data.Graphs(**good)
     with self.assertRaisesRegex(ValueError, message):
-      data.Graphs(**good | arrays)
+      graph_data.Graphs(**good | arrays)
 
 
 class GraphBatchesTest(parameterized.TestCase):
 
   def test_an_epoch_has_every_graph_once(self):
     graphs = tu.random_graphs(20)
-    batches = data.GraphBatches(graphs, seed=3, batch_size=6)
+    batches = graph_data.GraphBatches(graphs, seed=3, batch_size=6)
     index = [batch.index[batch.graph_mask] for batch in batches]
     self.assertEqual([len(rows) for rows in index], [6, 6, 6, 2])
     np.testing.assert_array_equal(np.sort(np.concatenate(index)), np.arange(20))
@@ -404,13 +404,13 @@ class GraphBatchesTest(parameterized.TestCase):
   def test_orders_share_common_paddings(self):
     graphs = tu.random_graphs(20)
     seeds = range(6)
-    paddings = data.common_paddings(graphs, seeds=seeds, batch_size=6)
+    paddings = graph_data.common_paddings(graphs, seeds=seeds, batch_size=6)
     self.assertEqual(set(paddings), {6, 2})
     alone = set()
     for seed in seeds:
       knobs = {'seed': seed, 'batch_size': 6}
-      common = data.GraphBatches(graphs, paddings=paddings, **knobs)
-      own = data.GraphBatches(graphs, **knobs)
+      common = graph_data.GraphBatches(graphs, paddings=paddings, **knobs)
+      own = graph_data.GraphBatches(graphs, **knobs)
       alone.add((own[0].nodes.shape, own[0].senders.shape, own[3].nodes.shape))
       for batch, same in zip(common, own, strict=True):
         size = 2 if same is own[3] else 6
@@ -421,9 +421,9 @@ class GraphBatchesTest(parameterized.TestCase):
     shapes = [shape for of_size in paddings.values() for shape in of_size]
     self.assertLessEqual(len(alone), len(shapes))  # alone or together
     rounded = {
-        graphs.padding(rows)
-        for seed in seeds
-        for rows in data.GraphBatches(graphs, seed=seed, batch_size=6).rows
+      graphs.padding(rows)
+      for seed in seeds
+      for rows in graph_data.GraphBatches(graphs, seed=seed, batch_size=6).rows
     }
     self.assertGreater(len(rounded), 2)  # or there is nothing to share
 
@@ -431,11 +431,11 @@ class GraphBatchesTest(parameterized.TestCase):
     sizes = np.repeat([100, 1000, 4000], 40)
     graphs = tu.paths(sizes)
     knobs = {'batch_size': 4}
-    paddings = data.common_paddings(graphs, seeds=[11], **knobs)
+    paddings = graph_data.common_paddings(graphs, seeds=[11], **knobs)
     self.assertEqual([len(shapes) for shapes in paddings.values()], [3])
     np.testing.assert_array_less(paddings[4][0][:3], paddings[4][1][:3])
     np.testing.assert_array_less(paddings[4][1][:3], paddings[4][2][:3])
-    batches = data.GraphBatches(graphs, seed=11, **knobs)
+    batches = graph_data.GraphBatches(graphs, seed=11, **knobs)
     lengths = [len(batch.nodes) for batch in batches]
     self.assertLen(set(lengths), 3)
     for rows, length in zip(batches.rows, lengths, strict=True):
@@ -449,22 +449,25 @@ class GraphBatchesTest(parameterized.TestCase):
   )
   def test_where_little_is_spared_is_one_shape(self, least, most):
     sizes = np.random.default_rng(0).integers(least, most, size=50)
-    paddings = data.common_paddings(tu.paths(sizes), seeds=[0], batch_size=8)
+    paddings = graph_data.common_paddings(
+      tu.paths(sizes), seeds=[0], batch_size=8
+    )
     self.assertEqual([len(x) for x in paddings.values()], [1, 1])
 
   def test_the_seed_decides_the_order(self):
     graphs = tu.random_graphs(20)
     order = lambda seed: np.concatenate(  # noqa: E731
-        data.GraphBatches(graphs, seed=seed, batch_size=6).rows
+        graph_data.GraphBatches(graphs, seed=seed, batch_size=6).rows
     )
     np.testing.assert_array_equal(order(1), order(1))
     self.assertFalse(np.array_equal(order(1), order(2)))
 
   def test_fewer_graphs_than_a_batch(self):
-    batches = data.GraphBatches(tu.random_graphs(5), seed=0, batch_size=128)
+    graphs = tu.random_graphs(5)
+    batches = graph_data.GraphBatches(graphs, seed=0, batch_size=128)
     self.assertLen(batches, 1)
     self.assertEqual(batches[0].graph_mask.sum(), 5)
 
   def test_batches_of_nothing(self):
     with self.assertRaisesRegex(ValueError, 'batch_size must be at least 1'):
-      data.GraphBatches(tu.random_graphs(5), seed=0, batch_size=0)
+      graph_data.GraphBatches(tu.random_graphs(5), seed=0, batch_size=0)

@@ -15,9 +15,10 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow_datasets as tfds
 
-from hcl_jax import data
-from hcl_jax.data.builders.digit_scenes import builder
-from hcl_jax.data.builders.digit_scenes import scenes
+from hcl_jax.images import batches as image_batches
+from hcl_jax.images import data as image_data
+from hcl_jax.images import digit_scenes as builder
+from hcl_jax.images import scenes
 from hcl_jax.storage import locations
 
 _TINY = 'digit_scenes/tiny'
@@ -40,10 +41,10 @@ class LoadTest(parameterized.TestCase):
     super().setUpClass()
     tfds.disable_progress_bar()
     cls.data_dir = cls.enterClassContext(tempfile.TemporaryDirectory())
-    data.load(_TINY, 'train', data_dir=cls.data_dir)
+    image_data.load(_TINY, 'train', data_dir=cls.data_dir)
 
   def _load(self, split='train', **kwargs):
-    return data.load(_TINY, split, data_dir=self.data_dir, **kwargs)
+    return image_data.load(_TINY, split, data_dir=self.data_dir, **kwargs)
 
   def test_another_process_may_be_first(self):
     prepare = builder.DigitScenes.download_and_prepare
@@ -58,7 +59,7 @@ class LoadTest(parameterized.TestCase):
             builder.DigitScenes, 'download_and_prepare', prepare_too_late
         ),
     ):
-      self.assertLen(data.load(_TINY, 'test', data_dir=data_dir), 256)
+      self.assertLen(image_data.load(_TINY, 'test', data_dir=data_dir), 256)
 
   def test_other_versions_are_passed_over(self):
     with tempfile.TemporaryDirectory() as data_dir:
@@ -66,11 +67,11 @@ class LoadTest(parameterized.TestCase):
         folder = pathlib.Path(data_dir, _TINY, version)
         folder.mkdir(parents=True)
         (folder / 'dataset_info.json').write_text('{}')
-      self.assertLen(data.load(_TINY, 'test', data_dir=data_dir), 256)
+      self.assertLen(image_data.load(_TINY, 'test', data_dir=data_dir), 256)
 
   def test_a_folder_that_cannot_be_written(self):
     with tempfile.NamedTemporaryFile() as file, self.assertRaises(OSError):
-      data.load(_TINY, 'test', data_dir=file.name)
+      image_data.load(_TINY, 'test', data_dir=file.name)
 
   def test_images_and_labels_are_the_scenes(self):
     images = self._load()
@@ -98,8 +99,8 @@ class LoadTest(parameterized.TestCase):
         'seed': 0, 'batch_size': 100, 'first_step': 3, 'num_steps': 4
     }  # fmt: skip
     for a, b in zip(
-        data.batches(images, **arguments),
-        data.batches(streamed, **arguments),
+        image_batches.batches(images, **arguments),
+        image_batches.batches(streamed, **arguments),
         strict=True,
     ):
       np.testing.assert_array_equal(a['image'], b['image'])
@@ -156,14 +157,14 @@ class LoadTest(parameterized.TestCase):
         'python -m hcl_jax.prepare --dataset=cifar10 '
         f'--data_dir={self.data_dir}$',
     ):
-      data.load('cifar10', 'train', data_dir=self.data_dir)
+      image_data.load('cifar10', 'train', data_dir=self.data_dir)
     self.assertLess(time.time() - start, 2)
 
   def test_names_and_configs_that_are_wrong(self):
     with self.assertRaisesRegex(ValueError, "got 'CIFAR-10'"):
-      data.load('CIFAR-10', 'train')
+      image_data.load('CIFAR-10', 'train')
     with self.assertRaisesRegex(ValueError, 'full, tiny'):
-      data.load('digit_scenes/huge', 'train', data_dir=self.data_dir)
+      image_data.load('digit_scenes/huge', 'train', data_dir=self.data_dir)
 
   def test_tfrecord_files_are_refused(self):
     folder = pathlib.Path(self.data_dir, 'old', '1.0.0')
@@ -171,11 +172,11 @@ class LoadTest(parameterized.TestCase):
     info = {'name': 'old', 'fileFormat': 'tfrecord'}
     (folder / 'dataset_info.json').write_text(json.dumps(info))
     with self.assertRaisesRegex(ValueError, 'tfrecord.*hcl_jax.prepare'):
-      data.load('old', 'train', data_dir=self.data_dir)
+      image_data.load('old', 'train', data_dir=self.data_dir)
 
   def test_importing_loads_neither_tfds_nor_tensorflow(self):
     script = (
-        'import sys, hcl_jax.data\n'
+        'import sys, hcl_jax.images.data\n'
         'heavy = "tensorflow", "tensorflow_datasets", "grain", "sklearn"\n'
         'sys.exit(", ".join(m for m in heavy if m in sys.modules) or 0)\n'
     )
@@ -193,7 +194,7 @@ class DamageTest(parameterized.TestCase):
     tfds.disable_progress_bar()
     cls.prepared = cls.enterClassContext(tempfile.TemporaryDirectory())
     for split in ('train', 'test'):
-      data.load(_TINY, split, data_dir=cls.prepared)
+      image_data.load(_TINY, split, data_dir=cls.prepared)
 
   def setUp(self):
     super().setUp()
@@ -206,7 +207,7 @@ class DamageTest(parameterized.TestCase):
     return path
 
   def _load(self, split, **kwargs):
-    return data.load(_TINY, split, data_dir=self.data_dir, **kwargs)
+    return image_data.load(_TINY, split, data_dir=self.data_dir, **kwargs)
 
   @parameterized.product(
       (
@@ -234,7 +235,7 @@ class DamageTest(parameterized.TestCase):
   def test_damage_met_while_streaming(self):
     images = self._load('train', max_bytes_in_memory=1)
     _flip(self._file('train.array'))
-    batches = data.batches(
+    batches = image_batches.batches(
         images, seed=0, batch_size=128, first_step=0, num_steps=4
     )
     with self.assertRaisesRegex(OSError, r'train.array_record.* is damaged'):
@@ -259,18 +260,18 @@ class DamageTest(parameterized.TestCase):
 class ImagesTest(absltest.TestCase):
 
   def test_arrays_of_ones_own(self):
-    images = data.Images(np.zeros((4, 8, 6, 3), np.uint8), [0, 2, 1, 0])
+    images = image_data.Images(np.zeros((4, 8, 6, 3), np.uint8), [0, 2, 1, 0])
     self.assertEqual((len(images), images.num_classes), (4, 3))
     self.assertEqual(images.rows([1, 2]).shape, (2, 8, 6, 3))
-    unlabelled = data.Images(np.zeros((4, 8, 6, 3), np.uint8))
+    unlabelled = image_data.Images(np.zeros((4, 8, 6, 3), np.uint8))
     np.testing.assert_array_equal(unlabelled.labels, -1)
     self.assertEqual(unlabelled.num_classes, 0)
 
   def test_wrong_arrays(self):
     with self.assertRaisesRegex(ValueError, 'got float32'):
-      data.Images(np.zeros((4, 8, 8, 3), np.float32))
+      image_data.Images(np.zeros((4, 8, 8, 3), np.float32))
     with self.assertRaisesRegex(ValueError, r'4 images, got shape \(3,\)'):
-      data.Images(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 2])
+      image_data.Images(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 2])
 
 
 class LocationsTest(absltest.TestCase):

@@ -6,7 +6,7 @@ import hashlib
 from absl.testing import absltest
 import numpy as np
 
-from hcl_jax.data.builders.digit_scenes import scenes
+from hcl_jax.images import scenes
 
 # Of the first 64 scenes. If only these change, the JPEG decoder may differ.
 _SHA256 = {

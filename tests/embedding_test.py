@@ -5,10 +5,10 @@ from absl.testing import parameterized
 import jax
 import numpy as np
 
-from hcl_jax import sentences
-from hcl_jax.tasks import quick_thoughts
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import embedding
+from hcl_jax.models import packed_text as sentences
+from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import encode as embedding
+from hcl_jax.sentences import task as quick_thoughts
 
 _LENGTH = 12
 _VOCABULARY = 50
@@ -25,7 +25,7 @@ def _given(count=150):
 class EmbedderTest(parameterized.TestCase):
 
   def _embedder(self, encoder='bag', **knobs):
-    config = config_lib.sentence_config()
+    config = sentence_config.quick_thoughts()
     config.update_from_flattened_dict({
         'data.max_length': _LENGTH, 'evaluate.batch_size': 64,
         'model.encoder': encoder, 'model.word_dim': 3, 'model.dim': 4,

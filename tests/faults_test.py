@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from hcl_jax import data
+from hcl_jax.images import data as image_data
 from hcl_jax.runs import metrics as metrics_lib
 from tests.support import commands
 from tests.support import forks
@@ -361,7 +361,7 @@ class DamageTest(FaultTest):
     tfds.disable_progress_bar()
     workdir = self.workdir()
     prepared = _folder / 'data' / _TINY / '1.0.0'
-    data.load(_TINY, 'test', data_dir=_folder / 'data')
+    image_data.load(_TINY, 'test', data_dir=_folder / 'data')
     (file,) = prepared.glob('*train.array_record*')
     intact = file.read_bytes()
     self.addCleanup(file.write_bytes, intact)

@@ -20,11 +20,15 @@ from ml_collections import config_flags
 import numpy as np
 
 from hcl_jax import command
-from hcl_jax import data
+from hcl_jax import domains
 from hcl_jax import losses
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import data as graph_data
+from hcl_jax.images import config as image_config
+from hcl_jax.images import data as image_data
+from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sweeps import grid
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields as fields_lib
 from tests.support import corpus
 from tests.support import testing
@@ -32,14 +36,14 @@ from tests.support import tu
 
 
 def _sentence_config():
-  config = config_lib.sentence_config()
+  config = sentence_config.quick_thoughts()
   config.data.batch_size = 24  # The toy has 72.
   return config
 
 
 _CONFIGS = {
-    'images': config_lib.image_config,
-    'graphs': config_lib.graph_config,
+    'images': image_config.simclr,
+    'graphs': graph_config.infograph,
     'sentences': _sentence_config,
 }
 _LISTED = {
@@ -72,7 +76,7 @@ def _settings(examples):
 def _images(*_, **__):
   rng = np.random.default_rng(0)
   pixels = rng.integers(256, size=(300, 4, 4, 3), dtype=np.uint8)
-  return data.Images(pixels, np.arange(300) % 3)
+  return image_data.Images(pixels, np.arange(300) % 3)
 
 
 @contextlib.contextmanager
@@ -80,9 +84,11 @@ def _toy_data():
   """Toys in the place of whatever data set a configuration names."""
   graphs, sentences = tu.random_graphs(40), corpus.sentences()
   with (
-      mock.patch.object(data, 'load', _images),
-      mock.patch.object(data, 'load_graphs', lambda *_, **__: graphs),
-      mock.patch.object(data, 'load_sentences', lambda *_, **__: sentences),
+      mock.patch.object(image_data, 'load', _images),
+      mock.patch.object(graph_data, 'load_graphs', lambda *_, **__: graphs),
+      mock.patch.object(
+          sentence_data, 'load_sentences', lambda *_, **__: sentences
+      ),
       mock.patch.object(jax, 'device_count', lambda: 1),
   ):
     yield
@@ -229,7 +235,7 @@ class ConfigTest(parameterized.TestCase):
 
   def _prepare(self, config):
     try:
-      experiment_lib.prepare(config)
+      domains.make_experiment(config)
       return True
     except (ValueError, FileNotFoundError) as error:
       self.assertNotEmpty(command.one_line(error))

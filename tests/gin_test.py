@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
-from hcl_jax import graphs as graphs_lib
 from hcl_jax.models import gin
+from hcl_jax.models import graph_batch as graphs_lib
 from tests.support import testing
 from tests.support import tu
 

@@ -12,22 +12,22 @@ import jax
 import numpy as np
 import tensorflow_datasets as tfds
 
-from hcl_jax import data
+from hcl_jax import domains
 from hcl_jax import prepare
 from hcl_jax import train
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import data as graph_data
+from hcl_jax.graphs import experiment as graph_experiment
 from hcl_jax.runs import metrics as metrics_lib
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import graph_experiment
 from hcl_jax.training import loop
-from hcl_jax.training import readout
+from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from tests.support import looping
 from tests.support import tu
 
 
 def _experiment(epochs=3, **fields):
-  config = config_lib.graph_config()
+  config = graph_config.infograph()
   config.update_from_flattened_dict({
       'data.batch_size': 12,
       'model.width': 4,
@@ -40,9 +40,9 @@ def _experiment(epochs=3, **fields):
       **fields,
   })
   with mock.patch.object(
-      data, 'load_graphs', lambda *_, **__: tu.random_graphs(40)
+      graph_data, 'load_graphs', lambda *_, **__: tu.random_graphs(40)
   ):
-    return experiment_lib.prepare(config)
+    return domains.make_experiment(config)
 
 
 class GraphLoopTest(looping.LoopTest):
@@ -72,7 +72,7 @@ class GraphLoopTest(looping.LoopTest):
     self.assertLess(np.mean(losses[-4:]), np.mean(losses[:4]))
     steps = [r['step'] for r in records if 'svm/accuracy' in r]
     self.assertEqual(steps, [8, 12])
-    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+    with looping.open_checkpoints(workdir, experiment) as checkpoints:
       self.assertEqual(checkpoints.best_step(), 8)
     table = train.report(experiment, {'last step': scores})
     self.assertRegex(table, '40 graphs, 12 steps of up to 12, seed 0; 4-fold')
@@ -109,7 +109,7 @@ class GraphLoopTest(looping.LoopTest):
     experiment = _experiment()
     state = experiment.create_state()
     features = experiment.reader().features(state)
-    params = readout.evaluated_params(state)
+    params = state_lib.evaluated_params(state)
     for row in (0, 17, 39):
       alone = experiment.task.features(
           params, state.task_state, experiment.graphs.batch([row])._asdict()
@@ -147,15 +147,15 @@ class PreparedTest(absltest.TestCase):
     prepare.prepare(
         'tu_graphs/TOY', data_dir=root / 'data', graphs=str(root / 'TOY')
     )
-    config = config_lib.graph_config()
+    config = graph_config.infograph()
     config.data.name, config.data.dir = 'tu_graphs/TOY', str(root / 'data')
     config.evaluate.protocols = ()
-    experiment = experiment_lib.prepare(config)
+    experiment = domains.make_experiment(config)
     self.assertLen(experiment.graphs, 2)
     self.assertEqual(experiment.total_steps, 200)
 
   def test_graphs_at_hand(self):
-    config = config_lib.graph_config()
+    config = graph_config.infograph()
     config.data.name, config.data.batch_size = 'mine', 8
     graphs = tu.random_graphs()
     experiment = graph_experiment.from_graphs(config, graphs)

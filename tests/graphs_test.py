@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax import graphs
+from hcl_jax.models import graph_batch as graphs
 from tests.support import testing
 
 # A triangle with a tail, and an edge beside a node without one.

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax import sentences
 from hcl_jax.models import gru
+from hcl_jax.models import packed_text as sentences
 from tests.support import testing
 
 _VOCABULARY = 11

@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 import tensorflow_datasets as tfds
 
-from hcl_jax import data
 from hcl_jax import prepare
-from hcl_jax.data.builders.image_folder import builder
-from hcl_jax.data.builders.image_folder import layout
+from hcl_jax.images import data as image_data
+from hcl_jax.images import image_folder as builder
+from hcl_jax.images import layout
 
 
 def _write(path, color=(200, 100, 50), size=(12, 8), **kwargs):
@@ -198,7 +198,7 @@ class PrepareTest(_FolderTest):
     return prepare.prepare(name, data_dir=self.data_dir, **kwargs)
 
   def load(self, split='train', name='photos'):
-    return data.load(name, split, data_dir=self.data_dir)
+    return image_data.load(name, split, data_dir=self.data_dir)
 
   def test_images_and_labels(self):
     for name, color in (('red', (255, 0, 0)), ('blue', (0, 0, 255))):

@@ -141,7 +141,9 @@ class SimclrLossTest(testing.LossTest):
             jnp.concatenate([z1, z2]), labels, temperature=0.5
         )
 
-    expected, expected_grads = jax.value_and_grad(ntxent, (0, 1))(z1, z2)
+    expected, expected_grads = testing.jitted(
+        jax.value_and_grad(ntxent, (0, 1)), z1, z2
+    )
     values, grads = _mean_and_grads(
         losses.simclr_loss, z1, z2, beta=0.0, tau_plus=0.0,
         block_size=block_size,

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
-from hcl_jax import graphs as graphs_lib
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import task as infograph
 from hcl_jax.models import gin
-from hcl_jax.tasks import infograph
-from hcl_jax.tasks import task as task_lib
-from hcl_jax.training import config as config_lib
+from hcl_jax.models import graph_batch as graphs_lib
+from hcl_jax.training import task as task_lib
 from tests import reference
 from tests.support import testing
 from tests.support import tu
@@ -36,7 +36,7 @@ def _batch(more=0):
 
 def _embed(task, batch, params=None, state=None):
   if params is None:
-    params, state = task.init(jax.random.key(0), batch)
+    params, state = jax.jit(task.init)(jax.random.key(0), batch)
   rows = jnp.zeros(3, jnp.int32)
   embeddings, state = jax.jit(task.embed)(params, state, batch, _KEY, rows)
   return params, embeddings, state
@@ -59,7 +59,7 @@ class InfoGraphTaskTest(parameterized.TestCase):
       tau_plus = 0.5 if variant == 'released' else 0.0
     self.assertLessEqual(
         testing.value_error(
-            task.loss((nodes, pooled, None), state, batch, _STEP),
+            jax.jit(task.loss)((nodes, pooled, None), state, batch, _STEP),
             reference.infograph(scores, ids, 2.0, tau_plus, variant),
         ),
         1e-5,
@@ -114,12 +114,12 @@ class InfoGraphTaskTest(parameterized.TestCase):
     params, embeddings, state = _embed(task, batch)
     padded = _batch(more=7)
     _, other, other_state = _embed(
-        task, padded, params, task.init(jax.random.key(0), batch)[1]
+        task, padded, params, jax.jit(task.init)(jax.random.key(0), batch)[1]
     )
     chex.assert_trees_all_equal(other_state, state)
     np.testing.assert_allclose(
-        task.loss(other, state, padded, _STEP),
-        task.loss(embeddings, state, batch, _STEP),
+        jax.jit(task.loss)(other, state, padded, _STEP),
+        jax.jit(task.loss)(embeddings, state, batch, _STEP),
         rtol=1e-5,
     )
     np.testing.assert_array_equal(
@@ -166,7 +166,7 @@ class InfoGraphTaskTest(parameterized.TestCase):
       )  # fmt: skip
 
   def test_created_by_configuration(self):
-    config = config_lib.graph_config()
+    config = graph_config.infograph()
     config.update_from_flattened_dict({
         'loss.variant': 'released', 'loss.prior_weight': 0.1,
         'loss.beta': 2.0, 'loss.annealing': 'down', 'model.width': 8,

@@ -8,12 +8,16 @@ from absl.testing import parameterized
 import numpy as np
 import optax
 
-from hcl_jax import data
+from hcl_jax import domains
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import data as graph_data
+from hcl_jax.images import config as image_config
+from hcl_jax.images import data as image_data
+from hcl_jax.images import experiment as experiment_lib
 from hcl_jax.report import inspection
 from hcl_jax.report import run_report
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.sentences import config as sentence_config
 from hcl_jax.training import loop
 from tests.support import corpus
 from tests.support import looping
@@ -23,11 +27,13 @@ from tests.support import tu
 
 def _images(rows):
   labels = np.arange(rows, dtype=np.int32) % 3
-  return data.Images(tiny.batch(rows)['image'], labels, ('ant', 'bee', 'cat'))
+  return image_data.Images(
+    tiny.batch(rows)['image'], labels, ('ant', 'bee', 'cat')
+  )
 
 
 def _image_experiment(task=None, **fields):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config.update_from_flattened_dict({
       'data.batch_size': 16,
       'train.epochs': 2,
@@ -53,7 +59,7 @@ def _image_experiment(task=None, **fields):
 
 
 def _graph_experiment(**fields):
-  config = config_lib.graph_config()
+  config = graph_config.infograph()
   config.update_from_flattened_dict({
       'data.batch_size': 12,
       'model.width': 4,
@@ -62,13 +68,13 @@ def _graph_experiment(**fields):
       **fields,
   })
   graphs = tu.random_graphs(40)
-  with mock.patch.object(data, 'load_graphs', lambda *_, **__: graphs):
-    return experiment_lib.prepare(config)
+  with mock.patch.object(graph_data, 'load_graphs', lambda *_, **__: graphs):
+    return domains.make_experiment(config)
 
 
 def _sentence_experiment(test, **fields):
   corpus.patch(test)
-  config = config_lib.sentence_config()
+  config = sentence_config.quick_thoughts()
   config.update_from_flattened_dict({
       'data.batch_size': 24,
       'data.max_length': 10,
@@ -78,7 +84,7 @@ def _sentence_experiment(test, **fields):
       'train.epochs': 1,
       **fields,
   })
-  return experiment_lib.prepare(config)
+  return domains.make_experiment(config)
 
 
 def _unit(z):
@@ -216,7 +222,7 @@ class InspectTest(looping.LoopTest):
     for name, experiment in experiments.items():
       loop.train(experiment, root / name)
       with mock.patch.object(
-          experiment_lib, 'prepare', lambda *_, e=experiment, **__: e
+          domains, 'make_experiment', lambda *_, e=experiment, **__: e
       ):
         found.append(inspection.inspect(root / name))
     self.assertEqual([run.name for run in found], ['standard', 'hard'])
@@ -266,7 +272,7 @@ class NamesTest(looping.LoopTest):
     root = self.workdir()
     for folder in ('a/run', 'b/run', 'c'):
       (root / folder).mkdir(parents=True)
-    config = config_lib.image_config()
+    config = image_config.simclr()
     with mock.patch.object(
         inspection.workdir_lib, 'load_config', lambda _: config
     ):
@@ -277,12 +283,12 @@ class NamesTest(looping.LoopTest):
 
   def test_members_of_a_sweep_are_named_by_what_they_differ_in(self):
     root = self.workdir()
-    sweep = config_lib.image_config()
+    sweep = image_config.simclr()
     sweep.sweep = {'loss': {'beta': (0.0, 1.0)}, 'seed': (0, 1)}
     workdir_lib.open_run(root, sweep, may_change=())
     paths = []
     for name, beta, seed in (('0000', 0.0, 0), ('0002', 1.0, 0)):
-      config = config_lib.image_config()
+      config = image_config.simclr()
       config.loss.beta, config.seed = beta, seed
       paths.append(root / 'members' / name)
       workdir_lib.open_run(paths[-1], config, may_change=())
@@ -298,7 +304,7 @@ class NamesTest(looping.LoopTest):
     )
 
   def test_a_comparison_is_several_runs(self):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     config.compare = ('standard', 'hard')
     with mock.patch.object(
         inspection.workdir_lib, 'load_config', lambda _: config

@@ -9,13 +9,16 @@ from absl.testing import parameterized
 import ml_collections
 import numpy as np
 
-from hcl_jax.data.builders.tu_graphs import published
+from hcl_jax import domains
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import published
+from hcl_jax.graphs import task as infograph
+from hcl_jax.images import config as image_config
+from hcl_jax.images import task as image_tasks
+from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.sweeps import grid
-from hcl_jax.tasks import images as image_tasks
-from hcl_jax.tasks import infograph
-from hcl_jax.tasks import quick_thoughts
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import limits
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'
 _ALL = sorted(path.stem for path in _CONFIGS.glob('*.py'))
@@ -43,12 +46,12 @@ class ConfigsTest(parameterized.TestCase):
   @parameterized.parameters(*_NAMES)
   def test_is_sound_in_every_variant(self, name):
     get_config = _get_config(name)
-    limits.check(get_config())
+    domains.check(get_config())
     hard = get_config('hard')
     for variant in config_lib.VARIANTS:
       config = get_config(variant)
-      limits.check(config)
-      limits.check_devices(config, 8)
+      domains.check(config)
+      image_config.check_devices(config, 8)
       expected = {
           'standard': (0.0, 0.0),
           'debiased': (0.0, hard.loss.tau_plus),
@@ -72,7 +75,7 @@ class ConfigsTest(parameterized.TestCase):
 
   @parameterized.parameters('constant', 'down', 'up', 'released')
   def test_annealing(self, annealing):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     config.loss.update({'annealing': annealing, 'beta': 2.0})
     task = image_tasks.create(config, total_steps=900, steps_per_epoch=10)
     first, last = (float(task.beta(step)) for step in (0, 899))
@@ -104,7 +107,7 @@ class PaperTest(parameterized.TestCase):
     members = grid.expand(config, grid.read_fields(config, []))
     self.assertLen(members, 3 * settings)
     for member in members[::3]:
-      limits.check_devices(member.config, 8)
+      image_config.check_devices(member.config, 8)
       image_tasks.create(member.config, total_steps=90, steps_per_epoch=5)
     losses = [member.config.loss for member in members]
     numbers = {(loss.beta, loss.tau_plus) for loss in losses}
@@ -124,7 +127,7 @@ class PaperTest(parameterized.TestCase):
     self.assertEqual(small.loss, full.loss)
     small.augment.size = full.augment.size
     self.assertEqual(small.augment, full.augment)
-    self.assertEqual(full.model, config_lib.image_config().model)
+    self.assertEqual(full.model, image_config.simclr().model)
     self.assertLess(small.train.epochs, full.train.epochs)
 
   def test_batches_are_compared_at_half_the_epochs_if_small(self):
@@ -134,7 +137,7 @@ class PaperTest(parameterized.TestCase):
     )
     self.assertEqual(2 * of_batches, of_methods)
     full = _get_config('paper')('batch_hard,full')
-    self.assertEqual(full.train, config_lib.image_config().train)
+    self.assertEqual(full.train, image_config.simclr().train)
 
   def test_a_small_moco_is_trained_and_read_out_as_the_others(self):
     small, others = map(_get_config('paper'), ('moco', 'hardness'))
@@ -142,7 +145,7 @@ class PaperTest(parameterized.TestCase):
     small.evaluate.knn_every_epochs = others.evaluate.knn_every_epochs
     self.assertEqual(small.evaluate, others.evaluate)
     full = _get_config('paper')('moco,full')
-    self.assertEqual(full.optimizer, config_lib.moco_config().optimizer)
+    self.assertEqual(full.optimizer, image_config.moco().optimizer)
 
   def test_mocos_small_queue_outlasts_an_epoch(self):
     config = _get_config('paper')('moco')
@@ -173,7 +176,7 @@ class GraphsTest(parameterized.TestCase):
   @parameterized.parameters(*published.STATISTICS, 'tu_graphs/NCI1')
   def test_every_collection_is_sound(self, name):
     config = _get_config('graphs')(name)
-    limits.check(config)
+    domains.check(config)
     self.assertEqual(config.data.name, name)
     infograph.create(config, total_steps=10, steps_per_epoch=5)
 
@@ -197,7 +200,7 @@ class GraphsTest(parameterized.TestCase):
     )
     self.assertLen(grid.expand(config, fields), 2 * 4 * 2)
     with self.assertRaisesRegex(ValueError, 'python -m hcl_jax.sweep takes'):
-      limits.check(config)
+      domains.check(config)
 
   def test_unknown_collections_are_refused(self):
     with self.assertRaisesRegex(ValueError, "one of MUTAG.*; got 'MUTGA'"):
@@ -218,30 +221,30 @@ class GraphsTest(parameterized.TestCase):
       ('optimizer.final_learning_rate', 1.0, r'must not exceed'),
   )
   def test_names_the_field(self, field, value, message):
-    config = config_lib.graph_config()
+    config = graph_config.infograph()
     with config.unlocked():
       config.update_from_flattened_dict({field: value})
     with self.assertRaisesRegex(ValueError, message):
-      limits.check(config)
+      domains.check(config)
 
   def test_a_last_batch_of_one_graph_is_refused(self):
-    config = config_lib.graph_config()
+    config = graph_config.infograph()
     labels = np.arange(188) % 2
-    limits.check_graphs(config, labels)
+    graph_config.check_graphs(config, labels)
     config.data.batch_size = 17
     with self.assertRaisesRegex(ValueError, 'batch_size=17 leaves a last'):
-      limits.check_graphs(config, labels)
+      graph_config.check_graphs(config, labels)
 
   def test_too_few_graphs_for_the_folds_are_refused(self):
-    config = config_lib.graph_config()
+    config = graph_config.infograph()
     labels = np.arange(18) % 2
     with self.assertRaisesRegex(ValueError, 'config.evaluate.folds must be at'):
-      limits.check_graphs(config, labels)
+      graph_config.check_graphs(config, labels)
     config.evaluate.protocols = ()
-    limits.check_graphs(config, labels)
+    graph_config.check_graphs(config, labels)
     config.evaluate.svm_every_epochs = 1
     with self.assertRaisesRegex(ValueError, 'at most 9, .*class 0; got 10'):
-      limits.check_graphs(config, labels)
+      graph_config.check_graphs(config, labels)
 
 
 class SentencesTest(parameterized.TestCase):
@@ -251,7 +254,7 @@ class SentencesTest(parameterized.TestCase):
   )
   def test_every_size_is_sound_in_every_variant(self, size, variant):
     config = _get_config('sentences')(f'{size},{variant}')
-    limits.check(config)
+    domains.check(config)
     expected = {'standard': (0, 0), 'debiased': (0, 0.01), 'hard': (1, 0)}
     self.assertEqual(
         (config.loss.beta, config.loss.tau_plus), expected[variant]
@@ -288,11 +291,11 @@ class SentencesTest(parameterized.TestCase):
       ('evaluate.workers', -1, r'evaluate.workers must be >= 0'),
   )
   def test_names_the_field(self, field, value, message):
-    config = config_lib.sentence_config()
+    config = sentence_config.quick_thoughts()
     with config.unlocked():
       config.update_from_flattened_dict({field: value})
     with self.assertRaisesRegex(ValueError, message):
-      limits.check(config)
+      domains.check(config)
 
 
 class LimitsTest(parameterized.TestCase):
@@ -318,11 +321,11 @@ class LimitsTest(parameterized.TestCase):
       ('evaluate.linear_decay_epochs', (0,), r'must be whole numbers >= 1'),
   )
   def test_names_the_field(self, field, value, message):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     with config.unlocked():
       config.update_from_flattened_dict({field: value})
     with self.assertRaisesRegex(ValueError, message):
-      limits.check(config)
+      domains.check(config)
 
   @parameterized.parameters(
       ({'moco.queue_size': 64}, 'config.moco.queue_size must be at least'),
@@ -338,11 +341,11 @@ class LimitsTest(parameterized.TestCase):
       ({'model.cross_device_bn': True, 'model.bn_splits': 2}, 'choose one'),
   )
   def test_fields_that_do_not_go_together(self, fields, message):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     config.task = 'moco'
     config.update_from_flattened_dict(fields)
     with self.assertRaisesRegex(ValueError, message):
-      limits.check(config)
+      domains.check(config)
 
   @parameterized.parameters(
       ({}, 3, 'does not divide over 3 devices; 255 or 258 would'),
@@ -350,10 +353,10 @@ class LimitsTest(parameterized.TestCase):
       ({'model.bn_splits': 3}, 1, 'bn_splits=3 does not divide the 256'),
   )
   def test_batches_that_do_not_divide(self, fields, devices, message):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     config.update_from_flattened_dict(fields)
     with self.assertRaisesRegex(ValueError, message):
-      limits.check_devices(config, devices)
+      image_config.check_devices(config, devices)
 
   @parameterized.parameters(
       ('data.true_label_positives', 'train'),
@@ -361,25 +364,25 @@ class LimitsTest(parameterized.TestCase):
       (None, 'test'),
   )
   def test_labels_that_are_needed(self, field, split):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     labels = {'train': np.zeros(3, int), 'test': np.zeros(3, int)}
     if field:
       config.update_from_flattened_dict({field: True})
-    limits.check_labels(config, labels)
+    image_config.check_labels(config, labels)
     labels[split][1] = -1
     with self.assertRaisesRegex(ValueError, f"'{split}' has images without"):
-      limits.check_labels(config, labels)
+      image_config.check_labels(config, labels)
 
 
 class OlderRunsTest(absltest.TestCase):
 
   def test_what_is_missing_gets_its_default_and_nothing_else(self):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     config.loss.beta = 3.0
     expected = config.to_dict()
     del config.mochi
     del config.evaluate.linear_seeds
-    config_lib.fill_defaults(config)
+    domains.fill_defaults(config)
     self.assertEqual(config.to_dict(), expected)
 
   def test_what_is_no_run_at_all(self):
@@ -391,4 +394,4 @@ class OlderRunsTest(absltest.TestCase):
         ({'task': 'moco', 'compare': 1}, 'config.compare must be a tuple'),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        config_lib.fill_defaults(ml_collections.ConfigDict(fields))
+        domains.fill_defaults(ml_collections.ConfigDict(fields))

@@ -10,12 +10,14 @@ import jax
 import numpy as np
 import optax
 
-from hcl_jax import data
+from hcl_jax import domains
+from hcl_jax.images import batches as image_batches
+from hcl_jax.images import config as image_config
+from hcl_jax.images import data as image_data
+from hcl_jax.images import experiment as experiment_lib
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.training import comparison
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.sweeps import comparison
 from hcl_jax.training import finite
 from hcl_jax.training import loop
 from tests.support import looping
@@ -30,11 +32,11 @@ def _images(rows, seed):
   labels = np.arange(rows, dtype=np.int32) % 2
   images = rng.integers(0, 64, (rows, 2, 2, 4, 3), np.uint8)
   images[np.arange(rows), labels] += 190
-  return data.Images(images.reshape(rows, 4, 4, 3), labels)
+  return image_data.Images(images.reshape(rows, 4, 4, 3), labels)
 
 
 def _experiment(epochs=4, task=None, **fields):
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config.update_from_flattened_dict({
       'data.batch_size': 16,
       'train.epochs': epochs,
@@ -97,7 +99,7 @@ class LoopTest(looping.LoopTest):
     # Amid steps of one line of losses, twice, and where kNN is due.
     stops = iter((4, 5, 8))
     with mock.patch.object(
-        data, 'batches', _batches_that_signal(stops)
+        image_batches, 'batches', _batches_that_signal(stops)
     ):
       for _ in range(3):
         with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
@@ -111,7 +113,7 @@ class LoopTest(looping.LoopTest):
     self.assertEqual(*records)
     best = []
     for workdir in (whole, parts):
-      with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+      with looping.open_checkpoints(workdir, experiment) as checkpoints:
         best.append(checkpoints.best_step())
     self.assertEqual(*best)
 
@@ -158,7 +160,7 @@ class LoopTest(looping.LoopTest):
       return honest(embeddings, state, batch, step) * bad
 
     object.__setattr__(task, 'loss', loss)
-    with mock.patch.object(data, 'batches', poisoned):
+    with mock.patch.object(image_batches, 'batches', poisoned):
       with self.assertRaisesRegex(
           finite.NonFiniteError,
           r'step 6 gave grad_norm=nan, loss=nan.*checkpoint: step 4',
@@ -197,7 +199,7 @@ class LoopTest(looping.LoopTest):
       trained.append(config)
       return experiment._replace(config=config)
 
-    with mock.patch.object(experiment_lib, 'prepare', prepare):
+    with mock.patch.object(domains, 'make_experiment', prepare):
       scores = comparison.compare(experiment, workdir)
       again = comparison.compare(experiment, workdir)
     self.assertEqual(
@@ -211,7 +213,7 @@ class LoopTest(looping.LoopTest):
     self.assertTrue((workdir / 'standard' / 'metrics.jsonl').is_file())
 
 
-_plain_batches = data.batches
+_plain_batches = image_batches.batches
 
 
 def _batches_that_signal(stops):

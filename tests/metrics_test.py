@@ -135,7 +135,7 @@ class MetricsTest(absltest.TestCase):
   def test_a_killed_process_loses_no_complete_line(self):
     script = (
         'import os, sys\n'
-        'from hcl_jax.training import metrics\n'
+        'from hcl_jax.runs import metrics\n'
         'writer = metrics.MetricsWriter(sys.argv[1], tensorboard=False)\n'
         'for step in (1, 2, 3):\n'
         '  writer.write(step, {"loss": 1.0})\n'

@@ -16,6 +16,7 @@ from hcl_jax import models
 from hcl_jax.models import convolution
 from hcl_jax.models import norm
 from hcl_jax.models import resnet
+from tests.support import testing
 
 _KEY = jax.random.key(0)
 
@@ -114,9 +115,8 @@ class InitialisationTest(absltest.TestCase):
         resnet.BottleneckBlock, (1,), 'cifar', norm.BatchNorm, width=64
     )
     encoder = models.Encoder(net, models.create('small').head)
-    cls.params = encoder.init(_KEY, jnp.zeros((2, 4, 4, 3)), train=False)[
-        'params'
-    ]
+    init = functools.partial(encoder.init, train=False)
+    cls.params = jax.jit(init)(_KEY, jnp.zeros((2, 4, 4, 3)))['params']
 
   def _assert_uniform(self, values, bound):
     values = np.asarray(values)
@@ -278,8 +278,8 @@ class BatchNormTest(parameterized.TestCase):
     )
     dx, (y, stats) = mapped(x, cotangent)
     flat = lambda a: np.asarray(a).reshape(16, 4, 4, 3)  # noqa: E731
-    expected_dx, (expected, expected_stats) = jax.grad(value, has_aux=True)(
-        flat(x), flat(cotangent), None
+    expected_dx, (expected, expected_stats) = testing.jitted(
+        jax.grad(value, has_aux=True), flat(x), flat(cotangent), axis_name=None
     )
     np.testing.assert_allclose(flat(y), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(flat(dx), expected_dx, rtol=1e-4, atol=1e-5)
@@ -302,7 +302,7 @@ class BatchNormTest(parameterized.TestCase):
       y = y if counts is None else jnp.where(weights > 0, y, 0)
       return jnp.sum(y * cotangent * weights), (y, stats)
 
-    both = jax.grad(value, has_aux=True)
+    both = jax.jit(jax.grad(value, has_aux=True))
     rows = np.repeat(np.arange(7), counts)
     with jax.numpy_dtype_promotion('standard'):
       dx, (y, stats) = both(x, cotangent, counts)
@@ -320,12 +320,13 @@ class BatchNormTest(parameterized.TestCase):
     variables = _bn_variables(3)
     x = _normal(4, 5, 3) + np.arange(4, dtype=np.float32).reshape(4, 1, 1)
     counts = np.arange(20).reshape(4, 5) % 3
-    y, stats = jax.vmap(
+    mapped = jax.vmap(
         lambda x, counts: _apply_bn(
             x, variables, axis_name='batch', counts=counts
         ),
         axis_name='batch',
-    )(x, counts)
+    )
+    y, stats = jax.jit(mapped)(x, counts)
     rows = np.repeat(np.arange(20), counts.ravel())
     repeated = x.reshape(20, 3)[rows]
     expected, mean, var = _batch_norm(repeated, **variables['params'])
@@ -410,15 +411,15 @@ class ConvolutionTest(parameterized.TestCase):
     x = jnp.asarray(_normal(2, 7, 6, 8), dtype)
     kernel = jnp.asarray(_normal(size, size, 8, 4, seed=1), dtype)
 
-    def run():
+    def run(x, kernel):
       y, pull = jax.vjp(
           functools.partial(convolution.convolve, stride=stride), x, kernel
       )
       return y, *pull(jnp.cos(y))
 
-    on_cpu = run()
+    on_cpu = jax.jit(run)(x, kernel)
     with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
-      elsewhere = run()
+      elsewhere = jax.jit(lambda *args: run(*args))(x, kernel)
     tolerance = 1e-5 if dtype == jnp.float32 else 0.05
     for a, b in zip(on_cpu, elsewhere, strict=True):
       self.assertEqual(a.dtype, b.dtype)
@@ -523,10 +524,12 @@ class EncoderTest(parameterized.TestCase):
     encoder = models.create('small', **knobs)
     variables = self.variables
     if knobs.get('norm') == 'group':
-      variables = encoder.init(_KEY, images, train=False)
-    return encoder.apply(
-        variables, images, train=True, mutable=['batch_stats']
+      init = functools.partial(encoder.init, train=False)
+      variables = jax.jit(init)(_KEY, images)
+    apply = functools.partial(
+        encoder.apply, train=True, mutable=['batch_stats']
     )
+    return jax.jit(apply)(variables, images)
 
   def test_views_in_two_calls_have_their_own_statistics(self):
     views = self.images, 3 * self.images + 1

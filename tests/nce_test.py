@@ -33,6 +33,10 @@ def _icosahedron():
   )
 
 
+_hard_nce = functools.partial(testing.jitted, losses.hard_nce_loss)
+_debiased_nce = functools.partial(testing.jitted, losses.debiased_nce_loss)
+
+
 class HardNceLossTest(testing.LossTest):
 
   @chex.variants(
@@ -65,11 +69,13 @@ class HardNceLossTest(testing.LossTest):
     pos = testing.normal(8, num_positives)
     neg = testing.normal(8, 30, seed=1)
     knobs = {'beta': beta, 'tau_plus': tau_plus, 'log_floor': -2.0}
-    actual = losses.hard_nce_loss(pos, neg, **knobs)
+
+    def loss(p, n):
+      values = losses.hard_nce_loss(p, n, **knobs)
+      return values.sum(), values
+
+    grads, actual = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(pos, neg)
     self.assert_close(actual, _oracle(pos, neg, **knobs))
-    grads = jax.grad(
-        lambda p, n: losses.hard_nce_loss(p, n, **knobs).sum(), (0, 1)
-    )(pos, neg)
     expected = [
         reference.hard_nce_grad(p.tolist(), n.tolist(), **knobs)
         for p, n in zip(pos, neg, strict=True)
@@ -93,7 +99,7 @@ class HardNceLossTest(testing.LossTest):
         (2.0, 0.1): (0.182621, 0.779692),
     }
     for (beta, tau_plus), expected in golden.items():
-      actual = losses.hard_nce_loss(
+      actual = _hard_nce(
           pos, neg, beta=beta, tau_plus=tau_plus, log_floor=-2.0
       )
       np.testing.assert_allclose(actual, expected, atol=1e-6)
@@ -102,7 +108,7 @@ class HardNceLossTest(testing.LossTest):
     for stop, expected in ((False, (0.26935, -0.01647)),
                            (True, (0.23185, 0.02103))):
       grad = jax.grad(
-          lambda neg, stop=stop: losses.hard_nce_loss(
+          lambda neg, stop=stop: _hard_nce(
               jnp.float32(1.6), neg, tau_plus=0.0, stop_gradient_weights=stop
           )
       )(np.float32([0.0, -1.2]))
@@ -113,7 +119,7 @@ class HardNceLossTest(testing.LossTest):
     neg = np.float32([[0.0, -1.2], [0.0, 1.2]])
     golden = {(1.0, 0.0): 0.558231, (1.0, 0.1): 0.467755, (2.0, 0.0): 0.589378}
     for (beta, tau_plus), expected in golden.items():
-      actual = losses.hard_nce_loss(
+      actual = _hard_nce(
           pos, neg, beta=losses.clipped_beta(beta, neg), tau_plus=tau_plus
       )
       self.assertAlmostEqual(float(actual.mean()), expected, places=5)
@@ -176,7 +182,7 @@ class HardNceLossTest(testing.LossTest):
     neg = testing.normal(2, 3)
     neg[0, 1] = np.nan
     for floor in ({}, {'log_floor': -2.0}, {'soft_floor': 0.5}):
-      values = losses.hard_nce_loss(jnp.zeros(2), neg, **floor)
+      values = _hard_nce(jnp.zeros(2), neg, **floor)
       np.testing.assert_array_equal(np.isnan(values), [True, False])
 
   def test_zero_beta_and_prior_is_cross_entropy(self):
@@ -186,22 +192,22 @@ class HardNceLossTest(testing.LossTest):
         logits, np.zeros(6, int)
     )
     for actual in (
-        losses.hard_nce_loss(pos, neg, beta=0.0, tau_plus=0.0),
-        losses.debiased_nce_loss(pos, neg, tau_plus=0.0),
+        _hard_nce(pos, neg, beta=0.0, tau_plus=0.0),
+        _debiased_nce(pos, neg, tau_plus=0.0),
         losses.nce_loss(pos, neg),
     ):
       self.assert_close(actual, expected, 1e-6)
 
   def test_large_beta_is_the_hardest_negative(self):
     pos, neg = testing.normal(6), testing.normal(6, 7, seed=1)
-    actual = losses.hard_nce_loss(pos, neg, beta=1e5, tau_plus=0.0)
+    actual = _hard_nce(pos, neg, beta=1e5, tau_plus=0.0)
     expected = np.logaddexp(0, np.log(7) + neg.max(axis=1) - pos)
     self.assert_close(actual, expected, 1e-5)
 
   def test_grows_with_beta_without_prior(self):
     pos, neg = testing.normal(20), testing.normal(20, 9, seed=1)
     values = [
-        losses.hard_nce_loss(pos, neg, beta=beta, tau_plus=0.0)
+        _hard_nce(pos, neg, beta=beta, tau_plus=0.0)
         for beta in (0.0, 0.1, 0.5, 1.0, 3.0, 10.0, 100.0)
     ]
     self.assertTrue(np.all(np.diff(values, axis=0) >= -1e-6))
@@ -215,7 +221,7 @@ class HardNceLossTest(testing.LossTest):
     pos = (anchors * positives).sum(axis=1) / np.float32(t)
     neg = anchors @ negatives.T / np.float32(t)
     tiled = np.tile(neg, (1, copies))
-    loss = losses.hard_nce_loss(pos, tiled, beta=beta, tau_plus=0.0)
+    loss = _hard_nce(pos, tiled, beta=beta, tau_plus=0.0)
     alignment = ((anchors - positives) ** 2).sum(axis=1) / (2 * t) - 1 / t
     uniformity = np.log([reference.tilted_mean(n, beta) for n in neg])
     np.testing.assert_allclose(
@@ -234,7 +240,7 @@ class HardNceLossTest(testing.LossTest):
     cosines = np.float32(vertices @ vertices.T)
     neg = cosines[~np.eye(n + 1, dtype=bool)].reshape(n + 1, n) / t
     pos = np.full(n + 1, 1 / t, np.float32)
-    loss = losses.hard_nce_loss(pos, neg, beta=1e5, tau_plus=0.0)
+    loss = _hard_nce(pos, neg, beta=1e5, tau_plus=0.0)
     expected = np.log1p(n * np.exp((cosine - 1) / t))
     self.assert_close(loss, np.full(n + 1, expected), 1e-5)
 
@@ -245,13 +251,13 @@ class HardNceLossTest(testing.LossTest):
       for factor in (1.0, c):
         rows = np.float32(factor) * z
         logits = rows @ rows.T / np.float32(0.7 * factor**2)
-        values.append(losses.hard_nce_loss(logits[0, 1], logits[0, 2:]))
+        values.append(_hard_nce(logits[0, 1], logits[0, 2:]))
       self.assert_close(values[1], values[0], 1e-5)
 
   def test_prior_lowers_the_mass_where_positives_are_closer(self):
     pos, neg = testing.normal(50), testing.normal(50, 9, seed=1)
     low, high = (
-        losses.hard_nce_loss(pos, neg, tau_plus=tau) for tau in (0.05, 0.1)
+        _hard_nce(pos, neg, tau_plus=tau) for tau in (0.05, 0.1)
     )
     e_neg = np.array([reference.tilted_mean(n, 1.0) for n in neg])
     closer = e_neg < np.exp(pos)
@@ -261,7 +267,7 @@ class HardNceLossTest(testing.LossTest):
     # Identical logits: the estimate is e^s for every tau_plus, here the floor.
     pos, neg = jnp.float32(-2.0), jnp.full((4,), -2.0, jnp.float32)
     grad = jax.grad(
-        lambda n: losses.debiased_nce_loss(pos, n, tau_plus=0.5, log_floor=-2.0)
+        lambda n: _debiased_nce(pos, n, tau_plus=0.5, log_floor=-2.0)
     )(neg)
     self.assertGreater(float(grad.sum()), 0.5)
 
@@ -271,17 +277,17 @@ class HardNceLossTest(testing.LossTest):
     at_r0 = np.float32(np.log(r0 / tau_plus))
 
     def soft(p):
-      return losses.hard_nce_loss(p, neg, tau_plus=tau_plus, soft_floor=r0)
+      return _hard_nce(p, neg, tau_plus=tau_plus, soft_floor=r0)
 
     for p in (-3.0, 0.0, float(at_r0) - 0.01):
-      hard = losses.hard_nce_loss(jnp.float32(p), neg, tau_plus=tau_plus)
+      hard = _hard_nce(jnp.float32(p), neg, tau_plus=tau_plus)
       self.assert_close(soft(jnp.float32(p)), hard, 1e-6)
     left, right = (jax.grad(soft)(at_r0 + np.float32(d)) for d in (-1e-3, 1e-3))
     self.assertAlmostEqual(float(left), float(right), places=2)
     far = soft(jnp.float32(30.0))
     self.assertGreater(float(far), 0)
     pull = jax.grad(
-        lambda n: losses.hard_nce_loss(
+        lambda n: _hard_nce(
             jnp.float32(8.0), n, tau_plus=tau_plus, soft_floor=r0
         )
     )(neg)
@@ -291,7 +297,7 @@ class HardNceLossTest(testing.LossTest):
   def test_half_precision_is_upcast(self, dtype):
     pos = jnp.asarray(testing.normal(4), dtype)
     neg = jnp.asarray(testing.normal(4, 9, seed=1), dtype)
-    actual = losses.hard_nce_loss(pos, neg, log_floor=-2.0)
+    actual = _hard_nce(pos, neg, log_floor=-2.0)
     self.assertEqual(actual.dtype, jnp.float32)
     expected = _oracle(
         np.asarray(pos, np.float64), np.asarray(neg, np.float64),
@@ -309,20 +315,17 @@ class HardNceLossTest(testing.LossTest):
   def test_vmap_is_the_loop(self):
     pos, neg = testing.normal(5, 2), testing.normal(5, 2, 3)
     betas = jnp.linspace(0, 2, 5)
-    actual = jax.vmap(lambda p, n, b: losses.hard_nce_loss(p, n, beta=b))(
-        pos, neg, betas
-    )
+    one = jax.jit(lambda p, n, b: losses.hard_nce_loss(p, n, beta=b))
+    actual = jax.vmap(one)(pos, neg, betas)
     for i in range(5):
-      self.assert_close(
-          actual[i], losses.hard_nce_loss(pos[i], neg[i], beta=betas[i]), 1e-6
-      )
+      self.assert_close(actual[i], one(pos[i], neg[i], betas[i]), 1e-6)
 
   def test_clipped_beta_of_zeros_is_zero(self):
-    value, grad = jax.value_and_grad(
-        lambda s: losses.hard_nce_loss(
-            jnp.zeros(2), s, beta=losses.clipped_beta(50.0, s)
-        ).sum()
-    )(jnp.zeros((2, 3)))
+    def loss(s):
+      beta = losses.clipped_beta(50.0, s)
+      return losses.hard_nce_loss(jnp.zeros(2), s, beta=beta).sum()
+
+    value, grad = testing.jitted(jax.value_and_grad(loss), jnp.zeros((2, 3)))
     self.assert_close(value, 2 * np.log(4.0), 1e-6)
     self.assert_finite(grad)
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hcl_jax.training import config as config_lib
+from hcl_jax.images import config as image_config
 from hcl_jax.training import optimizer as optimizer_lib
 
 
 def _config(**knobs):
-  config = config_lib.image_config().optimizer
+  config = image_config.simclr().optimizer
   config.update(knobs)
   return config
 

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from hcl_jax import command
-from hcl_jax import data
 from hcl_jax import prepare
+from hcl_jax.images import data as image_data
 from tests.support import commands
 
 
@@ -45,7 +45,7 @@ class _Test(parameterized.TestCase):
     )
 
   def load(self, split, name='mine'):
-    return data.load(name, split, data_dir=self.data_dir)
+    return image_data.load(name, split, data_dir=self.data_dir)
 
 
 class ArraysTest(_Test):

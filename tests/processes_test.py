@@ -250,7 +250,7 @@ class StartTest(parameterized.TestCase):
     call = f"processes.start('{address}', 2, 0, start_timeout=2)"
     done = subprocess.run(
         [sys.executable, '-c',
-         f'from hcl_jax.training import processes; {call}'],
+         f'from hcl_jax.runs import processes; {call}'],
         cwd=_ROOT, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     self.assertEqual(done.returncode, 1)

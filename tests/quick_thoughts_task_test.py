@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 import hcl_jax
-from hcl_jax import data
-from hcl_jax import sentences
 from hcl_jax.models import gru
-from hcl_jax.tasks import quick_thoughts
-from hcl_jax.training import config as config_lib
+from hcl_jax.models import packed_text as sentences
+from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import task as quick_thoughts
 from tests import reference
 from tests.support import corpus
 
@@ -26,7 +26,7 @@ def _task(beta=1.0, **knobs):
 def _batch(padding=0):
   """Sentences 3 to 11 of the toy, of two chapters, and rows of padding."""
   toy = corpus.sentences()
-  batch = data.pad_sentences(
+  batch = sentence_batches.pad_sentences(
       corpus.tokens(toy, range(3, 12)), max_length=9, lengths=(9,),
       num_rows=9 + padding,
   )  # fmt: skip
@@ -39,7 +39,7 @@ def _batch(padding=0):
 
 def _embed(task, batch, params=None):
   if params is None:
-    params, state = task.init(jax.random.key(0), batch)
+    params, state = jax.jit(task.init)(jax.random.key(0), batch)
     assert state == {}
     # Larger than at first, so that the loss is not that of equal scores.
     params = jax.tree.map(lambda x: 4 * x, params)
@@ -61,9 +61,11 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
     knobs |= {'beta': beta, 'segments': batch['segment'][:9]}
     losses = reference.quick_thoughts(left @ right.T, **knobs)
     np.testing.assert_allclose(
-        task.loss(embeddings, {}, batch, _STEP), np.mean(losses), rtol=1e-5
+        jax.jit(task.loss)(embeddings, {}, batch, _STEP),
+        np.mean(losses),
+        rtol=1e-5,
     )
-    metrics = task.metrics(embeddings, batch, _STEP)
+    metrics = jax.jit(task.metrics)(embeddings, batch, _STEP)
     self.assertEqual(metrics['beta'], beta)
     self.assertAlmostEqual(
         float(metrics['clamp_fraction']),
@@ -74,7 +76,7 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
   def test_features_are_both_embeddings_of_length_one(self):
     task, batch = _task(), _batch(padding=2)
     params, embeddings = _embed(task, batch)
-    features = task.features(params, {}, batch)
+    features = jax.jit(task.features)(params, {}, batch)
     left, right = (np.float64(z[:9]) for z in embeddings)
     expected = np.concatenate([
         z / np.linalg.norm(z, axis=1, keepdims=True) for z in (left, right)
@@ -91,7 +93,7 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
     )
 
   def test_created_by_configuration(self):
-    config = config_lib.sentence_config()
+    config = sentence_config.quick_thoughts()
     config.update_from_flattened_dict({
         'loss.beta': 2.0, 'loss.annealing': 'down', 'loss.clip_scale': 0.0,
         'loss.window': 2, 'loss.stop_gradient_clip': True, 'model.dim': 6,

@@ -70,9 +70,9 @@ class QuickThoughtsLossTest(testing.LossTest):
         sums.append(sum(reference.quick_thoughts(pair[0] @ pair[1].T, **knobs)))
       return (sums[0] - sums[1]) / 2e-6
 
-    grads = jax.grad(
+    grads = jax.jit(jax.grad(
         lambda *z: losses.quick_thoughts_loss(*z, **knobs).sum(), (0, 1)
-    )(left, right)
+    ))(left, right)
     for k, grad in enumerate(grads):
       slopes = [[expected(k, i, j) for j in range(3)] for i in range(8)]
       self.assertLess(testing.gradient_error(grad, slopes), 1e-5)
@@ -207,10 +207,10 @@ class QuickThoughtsLossTest(testing.LossTest):
     for filler in (np.nan, np.inf):
       padded = [np.where(where[:, None], x, np.float32(filler))
                 for x in (left, right)]
-      value, grads = jax.value_and_grad(
+      value, grads = jax.jit(jax.value_and_grad(
           lambda a, b: losses.quick_thoughts_loss(
               a, b, beta=1.0, where=where, clip_scale=2.0).sum(), (0, 1)
-      )(*padded)
+      ))(*padded)
       expected = losses.quick_thoughts_loss(
           left[:6], right[:6], beta=1.0, clip_scale=2.0).sum()
       np.testing.assert_allclose(value, expected, rtol=1e-5)

@@ -4,7 +4,7 @@
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax.data import refinement
+from hcl_jax.graphs import refinement
 
 
 def _histories(nodes, senders, receivers, rounds):

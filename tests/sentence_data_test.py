@@ -20,12 +20,13 @@ import tensorflow_datasets as tfds
 
 import hcl_jax
 from hcl_jax import command
-from hcl_jax import data
 from hcl_jax import prepare
-from hcl_jax.data import sentence_batches
-from hcl_jax.data import vocabulary
-from hcl_jax.data.builders.sentences import builder as builder_lib
-from hcl_jax.data.builders.sentences import prose
+from hcl_jax.models import vocabulary
+from hcl_jax.models import vocabulary as vocabulary_lib
+from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import corpora as builder_lib
+from hcl_jax.sentences import data as sentence_data
+from hcl_jax.sentences import prose
 from hcl_jax.storage import text_files
 
 _TEXT = '''The cat sat.
@@ -52,7 +53,9 @@ class _Test(parameterized.TestCase):
     )  # fmt: skip
 
   def load(self, split='train'):
-    return data.load_sentences('toy', data_dir=self.data_dir, split=split)
+    return sentence_data.load_sentences(
+      'toy', data_dir=self.data_dir, split=split
+    )
 
 
 def _texts(sentences):
@@ -250,7 +253,7 @@ class PrepareTest(_Test):
         'sentences_not/toy', data_dir=self.data_dir, arrays=str(self.root)
     )
     with self.assertRaisesRegex(ValueError, 'has no sentences, only'):
-      data.load_sentences('sentences_not/toy', data_dir=self.data_dir)
+      sentence_data.load_sentences('sentences_not/toy', data_dir=self.data_dir)
 
 
 class CommandTest(_Test):
@@ -324,14 +327,14 @@ class VocabularyTest(parameterized.TestCase):
   def test_saves_and_loads(self):
     path = pathlib.Path(self.create_tempdir()) / 'words.json'
     for cased in (False, True):
-      words = data.Vocabulary(['<unk>', 'é', '"', 'The'], cased=cased)
+      words = vocabulary_lib.Vocabulary(['<unk>', 'é', '"', 'The'], cased=cased)
       words.save(path)
-      self.assertEqual(data.Vocabulary.load(path), words)
-    self.assertNotEqual(words, data.Vocabulary(words.words))
+      self.assertEqual(vocabulary_lib.Vocabulary.load(path), words)
+    self.assertNotEqual(words, vocabulary_lib.Vocabulary(words.words))
     self.assertLen(words, 4)
 
   def test_encodes(self):
-    words = data.Vocabulary(['<unk>', 'the', '.'])
+    words = vocabulary_lib.Vocabulary(['<unk>', 'the', '.'])
     ids = words.encode('The end. ')
     np.testing.assert_array_equal(ids, [1, 0, 2])
     self.assertEqual(ids.dtype, np.int32)
@@ -340,24 +343,24 @@ class VocabularyTest(parameterized.TestCase):
   @parameterized.parameters([['a']], [['<unk>', 'a', 'a']], [[]])
   def test_unsuitable_words(self, words):
     with self.assertRaisesRegex(ValueError, "words must begin with '<unk>'"):
-      data.Vocabulary(words)
+      vocabulary_lib.Vocabulary(words)
 
   @parameterized.parameters('', '[]', '{"words": ["<unk>"]}', '{"cased": 0')
   def test_damaged_files(self, content):
     path = self.create_tempfile(content=content).full_path
     with self.assertRaisesRegex(ValueError, 'holds no vocabulary'):
-      data.Vocabulary.load(path)
+      vocabulary_lib.Vocabulary.load(path)
 
 
 def _corpus(sizes=(7, 1, 12, 5), seed=0, longest=12):
   """Random sentences in segments of some sizes."""
   rng = np.random.default_rng(seed)
   lengths = rng.integers(1, longest + 1, sum(sizes))
-  return data.Sentences(
+  return sentence_data.Sentences(
       tokens=rng.integers(0, 9, lengths.sum()),
       lengths=lengths,
       segments=np.repeat(np.arange(len(sizes)) * 2, sizes),
-      vocabulary=data.Vocabulary(['<unk>', *'abcdefgh']),
+      vocabulary=vocabulary_lib.Vocabulary(['<unk>', *'abcdefgh']),
   )
 
 
@@ -383,7 +386,7 @@ class BatchesTest(parameterized.TestCase):
   def test_rows(self, order):
     corpus = _corpus()
     lengths = (3, 6, 8, 20)
-    batches = data.SentenceBatches(
+    batches = sentence_batches.SentenceBatches(
         corpus, seed=1, batch_size=3, order=order, block_size=4, max_length=9,
         lengths=lengths,
     )  # fmt: skip
@@ -395,7 +398,7 @@ class BatchesTest(parameterized.TestCase):
 
   def test_consecutive(self):
     corpus = _corpus()
-    batches = data.SentenceBatches(corpus, seed=0, batch_size=4)
+    batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=4)
     for step in (0, 5, 6, 17):
       rows = np.arange(4) + 4 * (step % 6)
       np.testing.assert_array_equal(batches.batch(step)['index'], rows)
@@ -423,7 +426,7 @@ class BatchesTest(parameterized.TestCase):
 
   def test_an_epoch_has_every_sentence_once_in_whole_blocks(self):
     corpus = _corpus()
-    batches = data.SentenceBatches(
+    batches = sentence_batches.SentenceBatches(
         corpus, seed=3, batch_size=5, order='blocks', block_size=3
     )
     orders = []
@@ -444,7 +447,7 @@ class BatchesTest(parameterized.TestCase):
 
   def test_a_batch_depends_on_seed_and_step_alone(self):
     knobs = {'batch_size': 4, 'order': 'blocks', 'block_size': 3}
-    make = lambda seed: data.SentenceBatches(  # noqa: E731
+    make = lambda seed: sentence_batches.SentenceBatches(  # noqa: E731
         _corpus(), seed=seed, **knobs
     )
     one, other = make(1), make(1)
@@ -456,7 +459,7 @@ class BatchesTest(parameterized.TestCase):
     self.assertGreater(len(set(map(tuple, index))), 1)
 
   def test_numbers_of_batches(self):
-    batches = data.SentenceBatches(_corpus(), seed=0, batch_size=4)
+    batches = sentence_batches.SentenceBatches(_corpus(), seed=0, batch_size=4)
     np.testing.assert_array_equal(batches[-1]['index'], batches[5]['index'])
     with self.assertRaises(IndexError):
       batches[6]
@@ -478,11 +481,11 @@ class BatchesTest(parameterized.TestCase):
   def test_mistakes(self, knobs, message):
     good = {'seed': 0, 'batch_size': 4}
     with self.assertRaisesRegex(ValueError, message):
-      data.SentenceBatches(_corpus(), **good | knobs)
+      sentence_batches.SentenceBatches(_corpus(), **good | knobs)
 
   def test_pads_sentences(self):
     rows = [[5, 6], [], [1, 2, 3, 4, 5, 6, 7]]
-    batch = data.pad_sentences(
+    batch = sentence_batches.pad_sentences(
         [np.array(row, np.int64) for row in rows],
         max_length=4, lengths=(2, 5, 9), num_rows=5,
     )  # fmt: skip
@@ -494,7 +497,7 @@ class BatchesTest(parameterized.TestCase):
     self.assertEqual({a.dtype for a in batch.values()}, {np.dtype(np.int32)})
     for sentences, num_rows in (([], None), ([[1], [2]], 1)):
       with self.assertRaisesRegex(ValueError, 'sentences must be one or more'):
-        data.pad_sentences(sentences, num_rows=num_rows)
+        sentence_batches.pad_sentences(sentences, num_rows=num_rows)
 
 
 class SentencesTest(parameterized.TestCase):
@@ -510,8 +513,8 @@ class SentencesTest(parameterized.TestCase):
   def test_arrays_that_do_not_fit_together(self, arrays, message):
     good = {
         'tokens': [0, 1, 1], 'lengths': [2, 1], 'segments': [0, 0],
-        'vocabulary': data.Vocabulary(['<unk>', 'a']),
+        'vocabulary': vocabulary_lib.Vocabulary(['<unk>', 'a']),
     }  # fmt: skip
-    data.Sentences(**good)
+    sentence_data.Sentences(**good)
     with self.assertRaisesRegex(ValueError, message):
-      data.Sentences(**good | arrays)
+      sentence_data.Sentences(**good | arrays)

@@ -12,19 +12,20 @@ from absl.testing import parameterized
 import jax
 import numpy as np
 
-from hcl_jax import data
+from hcl_jax import domains
 from hcl_jax import evaluation
-from hcl_jax import sentences
 from hcl_jax import train
+from hcl_jax.models import packed_text as sentences
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import encode as embedding
+from hcl_jax.sentences import nearest
+from hcl_jax.sentences import scored_tasks
+from hcl_jax.sentences import scoring as sentence_scoring
 from hcl_jax.sweeps import sweeping
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import embedding
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
-from hcl_jax.training import nearest
-from hcl_jax.training import readout
-from hcl_jax.training import sentence_scoring
 from hcl_jax.training import step as step_lib
 from tests.support import corpus
 from tests.support import looping
@@ -32,7 +33,7 @@ from tests.support import testing
 
 
 def _config(epochs=6, **fields):
-  config = config_lib.sentence_config()
+  config = sentence_config.quick_thoughts()
   config.update_from_flattened_dict({
       'data.batch_size': 24,
       'data.max_length': 10,
@@ -57,7 +58,7 @@ class SentenceTest(looping.LoopTest):
     corpus.patch(self)
 
   def _experiment(self, **fields):
-    return experiment_lib.prepare(_config(**fields))
+    return domains.make_experiment(_config(**fields))
 
 
 class SentenceLoopTest(SentenceTest):
@@ -86,7 +87,7 @@ class SentenceLoopTest(SentenceTest):
       self.assertEqual(record['beta'], 1.0)
     scored = [r['step'] for r in records if 'retrieval/accuracy' in r]
     self.assertEqual(scored, [6, 12, 18, 18])
-    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+    with looping.open_checkpoints(workdir, experiment) as checkpoints:
       self.assertIn(checkpoints.best_step(), (6, 12, 18))
     table = train.report(experiment, {'last step': scores})
     self.assertRegex(table, '72 sentences, 18 steps of 24, seed 0; 72 valid')
@@ -103,7 +104,7 @@ class SentenceLoopTest(SentenceTest):
         'evaluate.retrieval_every_epochs': 0.7, 'evaluate.protocols': (),
     })  # fmt: skip
     self.assertEqual(loop.train(experiment, workdir), {})
-    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+    with looping.open_checkpoints(workdir, experiment) as checkpoints:
       self.assertEqual(checkpoints.steps(), [1, 2, 3, 4, 5, 6])
     records = metrics_lib.read_metrics(workdir)
     scored = [r['step'] for r in records if 'retrieval/accuracy' in r]
@@ -176,7 +177,7 @@ class SentenceReaderTest(SentenceTest):
     state = state.replace(params=jax.tree.map(lambda x: 9 * x, state.params))
     scores = experiment.reader().retrieval(state)
     hits = []
-    batches = data.SentenceBatches(
+    batches = sentence_batches.SentenceBatches(
         experiment.validation, seed=0, batch_size=24
     )
     for number in range(2):
@@ -209,7 +210,7 @@ class SentenceTasksTest(SentenceTest):
     workdir = self.workdir()
     experiment = self._experiment(epochs=4, **self._tasks())
     scores = loop.train(experiment, workdir)
-    numbers = readout.numbers(scores)
+    numbers = experiment_lib.numbers(scores)
     names = ('MR', 'CR', 'SUBJ', 'MPQA', 'TREC', 'MRPC')
     self.assertEqual(list(numbers), [
         'retrieval/accuracy', 'retrieval/loss',
@@ -250,10 +251,10 @@ class SentenceTasksTest(SentenceTest):
     config = _config()
     del config.evaluate.tasks, config.evaluate.tasks_dir
     config.evaluate.batch_size = 7
-    config_lib.fill_defaults(config)
+    domains.fill_defaults(config)
     self.assertEqual(config.evaluate.batch_size, 7)
     self.assertLen(config.evaluate.tasks, 6)
-    self.assertEmpty(experiment_lib.prepare(config).tasks)
+    self.assertEmpty(domains.make_experiment(config).tasks)
 
   def test_tasks_are_not_needed(self):
     self.assertEmpty(self._experiment().tasks)
@@ -300,7 +301,9 @@ class SentenceTasksTest(SentenceTest):
         f'{word} {" ".join(map(str, vector))}\n'
         for word, vector in lines.items()
     ))  # fmt: skip
-    task = data.SentenceTask('MR', ['w3 New w5', 'w3 w7 w5'], np.zeros(2))
+    task = scored_tasks.SentenceTask(
+      'MR', ['w3 New w5', 'w3 w7 w5'], np.zeros(2)
+    )
     encoders = sentence_scoring.Encoders(
         experiment.task, params, experiment.train.vocabulary
     )

@@ -11,7 +11,7 @@ import warnings
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax import data
+from hcl_jax.sentences import scored_tasks
 
 _HEADER = 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n'
 
@@ -32,7 +32,7 @@ class TasksTest(parameterized.TestCase):
   def load(self, name):
     """Reads a small task, which is not of the published size."""
     with self.assertWarnsRegex(UserWarning, f'{name}.* were published'):
-      return data.load_sentence_task(name, self.root)
+      return scored_tasks.load_sentence_task(name, self.root)
 
   @parameterized.parameters(
       ('MR', 'rt-polarity.pos', 'rt-polarity.neg'),
@@ -84,7 +84,7 @@ class TasksTest(parameterized.TestCase):
     np.testing.assert_array_equal(task.labels, [1, 0, 1])
     self.assertEqual((task.num_train, task.is_pairs), (2, True))
     with self.assertWarns(UserWarning):
-      other = data.load_sentence_task('MSRP', self.root)
+      other = scored_tasks.load_sentence_task('MSRP', self.root)
     self.assertEqual(other.sentences, task.sentences)
 
   def test_published_sizes_pass(self):
@@ -92,10 +92,12 @@ class TasksTest(parameterized.TestCase):
     self.write('CR/custrev.neg', 'bad\n' * 1368)
     with warnings.catch_warnings():
       warnings.simplefilter('error')
-      self.assertLen(data.load_sentence_task('CR', self.root).labels, 3775)
+      self.assertLen(
+        scored_tasks.load_sentence_task('CR', self.root).labels, 3775
+      )
     self.write('CR/custrev.neg', 'bad\n' * 1367)
     with self.assertWarnsRegex(UserWarning, 'has 3774 .* 3775 were published'):
-      data.load_sentence_task('CR', self.root)
+      scored_tasks.load_sentence_task('CR', self.root)
 
   @parameterized.parameters(
       ('TREC', 'train_5500.label', 'NUM:x Y ?\nWhat ?\n', 'line 2.*What'),
@@ -108,14 +110,14 @@ class TasksTest(parameterized.TestCase):
   def test_malformed_files(self, name, file, content, message):
     self.write(f'{name}/{file}', content)
     with self.assertRaisesRegex(ValueError, message):
-      data.load_sentence_task(name, self.root)
+      scored_tasks.load_sentence_task(name, self.root)
 
   def test_files_that_expand_without_end(self):
     self.write('MR/rt-polarity.pos.gz', gzip.compress(10_000 * b'good '))
     self.write('MR/rt-polarity.neg', 'bad\n')
     with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='1e-5'):
       with self.assertRaisesRegex(ValueError, 'pos.gz has more than 1e-05 GiB'):
-        data.load_sentence_task('MR', self.root)
+        scored_tasks.load_sentence_task('MR', self.root)
 
   def test_what_is_not_there(self):
     self.write('MR/rt-polarity.pos', 'x')
@@ -123,7 +125,7 @@ class TasksTest(parameterized.TestCase):
         FileNotFoundError,
         f'{self.root} must hold MR/rt-polarity.neg or downstream/MR/rt-pol',
     ):
-      data.load_sentence_task('MR', self.root)
+      scored_tasks.load_sentence_task('MR', self.root)
     with self.assertRaisesRegex(ValueError, "one of MR, CR.*; got 'SST'"):
-      data.load_sentence_task('SST', self.root)
-    self.assertLen(data.SENTENCE_TASKS, 6)
+      scored_tasks.load_sentence_task('SST', self.root)
+    self.assertLen(scored_tasks.TASKS, 6)

@@ -4,7 +4,7 @@
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax import sentences
+from hcl_jax.models import packed_text as sentences
 
 
 def _sentences(lengths, places, seed=0):

@@ -14,14 +14,14 @@ import numpy as np
 import optax
 
 import hcl_jax
-from hcl_jax import data
-from hcl_jax.tasks import images as image_tasks
-from hcl_jax.tasks import task as task_lib
+from hcl_jax.images import config as image_config
+from hcl_jax.images import data as image_data
+from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.images import task as image_tasks
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
+from hcl_jax.training import task as task_lib
 from tests.support import tiny
 
 _ROWS = 16
@@ -100,7 +100,7 @@ class DevicesTest(parameterized.TestCase):
 class RulesTest(absltest.TestCase):
 
   def test_seed_and_average_are_those_of_the_configuration(self):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     config.seed = 3
     task, optimizer, rows = tiny.simclr_task(), optax.sgd(0.1), tiny.batch(2)
     states = []
@@ -168,7 +168,7 @@ class StateTest(parameterized.TestCase):
       )
       return hcl_jax.simclr_loss(z1, z2, beta=1.0).mean()
 
-    value, grads = jax.value_and_grad(loss)(state.params)
+    value, grads = jax.jit(jax.value_and_grad(loss))(state.params)
     expected = jax.tree.map(lambda p, g: p - 0.5 * g, state.params, grads)
     losses, new = _run(tiny.simclr_task, 'group', devices=8, steps=1)
     self.assertAlmostEqual(losses[0], float(value), places=5)
@@ -223,10 +223,10 @@ class KnobsTest(absltest.TestCase):
   def test_runs_that_differ_in_knobs_have_one_program(self):
     batch = tiny.batch(2 * jax.local_device_count())
     rows = step_lib.split_rows(batch, jax.local_device_count())
-    images = data.Images(batch['image'], batch['label'])
+    images = image_data.Images(batch['image'], batch['label'])
 
     def program(**fields):
-      config = config_lib.image_config()
+      config = image_config.simclr()
       config.update_from_flattened_dict({
           'model.name': 'small', 'augment.size': 4, 'augment.blur': 0.0,
           'optimizer.schedule': 'cosine',
@@ -241,7 +241,8 @@ class KnobsTest(absltest.TestCase):
             lambda knobs: experiment.with_knobs(knobs).rules(), None
         )
         state = jax.eval_shape(experiment.create_state)
-        return mapped.lower(fields_lib.knobs(config), state, rows).as_text()
+        knobs = config_lib.hyperparameters(config)
+        return mapped.lower(knobs, state, rows).as_text()
 
     first = program()
     knobs = {
@@ -256,7 +257,7 @@ class LoweringTest(parameterized.TestCase):
 
   @parameterized.parameters('tpu', 'cuda')
   def test_the_resnet50_step_lowers(self, platform):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     task = image_tasks.create(config, total_steps=10, steps_per_epoch=5)
     rules = step_lib.Rules(task, optax.adam(1e-3), seed=0)
     take = step_lib.map_step(rules)

@@ -17,19 +17,19 @@ import ml_collections
 import numpy as np
 import tensorflow_datasets as tfds
 
-from hcl_jax import data
+from hcl_jax import domains
 from hcl_jax import prepare
-from hcl_jax.data import graphs as data_graphs
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import data as graph_data
+from hcl_jax.graphs import experiment as graph_experiment
+from hcl_jax.images import config as image_config
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import members as members_lib
 from hcl_jax.sweeps import sweeping
 from hcl_jax.sweeps import tally as tally_lib
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields as fields_lib
-from hcl_jax.training import graph_experiment
 from hcl_jax.training import loop
 from tests.support import commands
 from tests.support import tu
@@ -42,7 +42,7 @@ _UNEVEN = {'data.batch_size': 12, 'train.steps': 7}
 
 
 def _config(**fields):
-  config = config_lib.graph_config()
+  config = graph_config.infograph()
   config.update_from_flattened_dict({
       'data.batch_size': 20,  # all batches of one shape compile quickly
       'model.width': 4,
@@ -162,7 +162,7 @@ class GridTest(parameterized.TestCase):
     self.assertEqual(numbers, [[0, 1, 4, 5], [2, 3, 6, 7]])
 
   def test_images_are_runs_of_their_own(self):
-    config = config_lib.image_config()
+    config = image_config.simclr()
     groups = grid.groups(grid.expand(config, {'seed': (0, 1)}))
     self.assertEqual([len(group) for group in groups], [1, 1])
 
@@ -175,19 +175,25 @@ class _SweepTestCase(parameterized.TestCase):
     self.enter_context(jax.numpy_rank_promotion('allow'))
     self.enter_context(
         mock.patch.object(
-            data, 'load_graphs', lambda *_, **__: tu.random_graphs(40)
+            graph_data, 'load_graphs', lambda *_, **__: tu.random_graphs(40)
         )
     )
+    # Each compiles; several are as good as all.
+    two = jax.local_devices()[:2]
+    self.enter_context(mock.patch.object(jax, 'local_devices', lambda: two))
     root = tempfile.TemporaryDirectory()
     self.addCleanup(root.cleanup)
     self.root = pathlib.Path(root.name)
+
+
+_common_paddings = graph_data.common_paddings
 
 
 def _with_a_small_shape(*args, **kwargs):
   """Paddings with one more, which holds some batches and not others."""
   return {
       size: [shapes[0]._replace(nodes=round(4.8 * size)), *shapes]
-      for size, shapes in data_graphs.common_paddings(*args, **kwargs).items()
+      for size, shapes in _common_paddings(*args, **kwargs).items()
   }
 
 
@@ -229,7 +235,7 @@ class MembersTest(_SweepTestCase):
 
     single = self.root / 'single'
     scores = loop.train(
-        experiment_lib.prepare(sweep.members[3].config), single
+        domains.make_experiment(sweep.members[3].config), single
     )
     records = metrics_lib.read_metrics(single)
     losses = [r['loss'] for r in records if 'loss' in r]
@@ -245,7 +251,7 @@ class MembersTest(_SweepTestCase):
     members = grid.expand(
         _config(**_UNEVEN | {'train.steps': 1}), {'seed': (3, 5, 8)}
     )
-    with mock.patch.object(data, 'common_paddings', _with_a_small_shape):
+    with mock.patch.object(graph_data, 'common_paddings', _with_a_small_shape):
       group = members_lib.Group(
           members,
           tu.random_graphs(40),
@@ -254,7 +260,7 @@ class MembersTest(_SweepTestCase):
       )
     trained = group.train(members)
     self.assertLen(trained, 3)
-    experiment = experiment_lib.prepare(members[2].config)
+    experiment = domains.make_experiment(members[2].config)
     take, state = experiment.make_step(), experiment.create_state()
     batch = {k: x[None] for k, x in next(experiment.batches(0, 1)).items()}
     state, _ = take(state, batch)
@@ -389,11 +395,11 @@ class RunTest(_SweepTestCase):
       return {'knn/top1': 0.5 + experiment.loss.beta / 4}
 
     with (
-        mock.patch.object(experiment_lib, 'prepare', lambda config: config),
+        mock.patch.object(domains, 'make_experiment', lambda config: config),
         mock.patch.object(loop, 'train', train),
     ):
       sweep = sweeping.Sweep(
-          config_lib.image_config(), {'loss.beta': (0.0, 1.0)}
+          image_config.simclr(), {'loss.beta': (0.0, 1.0)}
       )
       tally = sweep.run(self.root / 'sweep')
     self.assertEqual(
@@ -404,7 +410,7 @@ class RunTest(_SweepTestCase):
     self.assertEqual(shared[0], shared[1])
 
   def test_the_word_on_a_member_has_its_accuracies(self):
-    member = grid.Member(0, {'seed': 1}, config_lib.image_config())
+    member = grid.Member(0, {'seed': 1}, image_config.simclr())
     scores = {'knn/top1': 0.5, 'knn/top5': 0.9, 'linear/top1': 0.625}
     self.assertEqual(
         sweeping._outcome(member, scores),
@@ -433,6 +439,9 @@ class CommandTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
+    # Each compiles; several are as good as all.
+    two = jax.local_devices()[:2]
+    self.enter_context(mock.patch.object(jax, 'local_devices', lambda: two))
     root = tempfile.TemporaryDirectory()
     self.addCleanup(root.cleanup)
     self.root = pathlib.Path(root.name)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
-from hcl_jax.tasks import moco
-from hcl_jax.tasks import task as task_lib
+from hcl_jax.images import moco
+from hcl_jax.training import task as task_lib
 from tests.support import tiny
 
 _ROWS = 8

@@ -116,7 +116,7 @@ class CommandTest(parameterized.TestCase):
         f'--graphs={self.directory / "TOY"}',
     )  # fmt: skip
     self.assertEqual(status, 0, err)
-    self.assertIn("hcl_jax.data.load_graphs('tu_graphs/TOY')", out)
+    self.assertIn("hcl_jax.graphs.load_graphs('tu_graphs/TOY')", out)
     arguments = [
         '--config=configs/graphs.py:tu_graphs/TOY',
         f'--workdir={self.workdir}',

@@ -8,7 +8,8 @@ import tempfile
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax import data
+from hcl_jax.models import vocabulary as vocabulary_lib
+from hcl_jax.sentences import word_vectors
 
 _GLOVE = 'the 1 2.5 -3\n. . . 4 5e-1 6\nété 7 8 9\nthe 0 0 0\n'
 
@@ -31,7 +32,7 @@ class ReadTest(parameterized.TestCase):
   )
   def test_formats(self, header, name, end):
     text = header + _GLOVE.replace('\n', end)
-    words, matrix = data.read_word_vectors(self.write(text, name))
+    words, matrix = word_vectors.read_word_vectors(self.write(text, name))
     self.assertEqual(words, ['the', '. . .', 'été'])
     np.testing.assert_array_equal(
         matrix, np.float32([[1, 2.5, -3], [4, 0.5, 6], [7, 8, 9]])
@@ -39,7 +40,7 @@ class ReadTest(parameterized.TestCase):
     self.assertEqual(matrix.dtype, np.float32)
 
   def test_some_words(self):
-    words, matrix = data.read_word_vectors(
+    words, matrix = word_vectors.read_word_vectors(
         self.write(_GLOVE), words={'été', 'none'}
     )
     self.assertEqual(words, ['été'])
@@ -47,7 +48,7 @@ class ReadTest(parameterized.TestCase):
 
   def test_the_first_lines(self):
     path = self.write('the 1 2\na 3 4\nof x\n')
-    words, _ = data.read_word_vectors(path, max_lines=2)
+    words, _ = word_vectors.read_word_vectors(path, max_lines=2)
     self.assertEqual(words, ['the', 'a'])
 
   @parameterized.parameters(
@@ -59,11 +60,11 @@ class ReadTest(parameterized.TestCase):
   )
   def test_malformed_files(self, text, message):
     with self.assertRaisesRegex(ValueError, message):
-      data.read_word_vectors(self.write(text))
+      word_vectors.read_word_vectors(self.write(text))
 
   def test_what_is_not_there(self):
     with self.assertRaisesRegex(FileNotFoundError, 'there is no file'):
-      data.read_word_vectors(self.root / 'nothing.txt')
+      word_vectors.read_word_vectors(self.root / 'nothing.txt')
 
 
 def _problem(seed=0):
@@ -83,7 +84,7 @@ class ExpandTest(parameterized.TestCase):
     vectors = (others, matrix)
     if as_dict:
       vectors = dict(zip(*vectors, strict=True))
-    new_words, new_table = data.expand_vocabulary(table, words, vectors)
+    new_words, new_table = word_vectors.expand_vocabulary(table, words, vectors)
     self.assertEqual(new_words, words + ['new', 'newer', 'newest', 'last'])
     np.testing.assert_array_equal(new_table[:12], table)
     x = np.array([[*matrix[others.index(w)], 1.0] for w in words[2:]])
@@ -96,7 +97,7 @@ class ExpandTest(parameterized.TestCase):
           rtol=1e-5,
       )
     self.assertEqual(new_table.dtype, np.float32)
-    self.assertLen(data.Vocabulary(new_words), len(new_table))
+    self.assertLen(vocabulary_lib.Vocabulary(new_words), len(new_table))
 
   def test_an_exact_map_is_found(self):
     _, words, others, matrix = _problem()
@@ -107,14 +108,16 @@ class ExpandTest(parameterized.TestCase):
       if word in matrix_of:
         table[row] = matrix_of[word] @ true + 5
     table[0] = 100  # The unknown word is none that is shared.
-    _, new_table = data.expand_vocabulary(table, words, (others, matrix))
+    _, new_table = word_vectors.expand_vocabulary(
+      table, words, (others, matrix)
+    )
     np.testing.assert_allclose(new_table[12], matrix[0] @ true + 5)
 
   def test_mistakes(self):
     table, words, others, matrix = _problem()
     with self.assertRaisesRegex(ValueError, 'a row for each of 11 words'):
-      data.expand_vocabulary(table, words[:-1], (others, matrix))
+      word_vectors.expand_vocabulary(table, words[:-1], (others, matrix))
     with self.assertRaisesRegex(ValueError, 'a row for each of 15 words'):
-      data.expand_vocabulary(table, words, (others, matrix[:-1]))
+      word_vectors.expand_vocabulary(table, words, (others, matrix[:-1]))
     with self.assertRaisesRegex(ValueError, 'more than 3 words.*share 3'):
-      data.expand_vocabulary(table, words, (others[:5], matrix[:5]))
+      word_vectors.expand_vocabulary(table, words, (others[:5], matrix[:5]))

@@ -68,7 +68,7 @@ class WorkdirTest(parameterized.TestCase):
   def test_a_claim_ends_with_its_process(self):
     code = (
         'import sys, time\n'
-        'from hcl_jax.training import workdir\n'
+        'from hcl_jax.runs import workdir\n'
         'with workdir.claim(sys.argv[1]):\n'
         '  print("claimed", flush=True)\n'
         '  time.sleep(600)\n'

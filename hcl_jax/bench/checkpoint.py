@@ -21,13 +21,13 @@ from typing import NamedTuple
 from absl import flags
 
 from hcl_jax import command as command_lib
-from hcl_jax import data
 from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import steps
+from hcl_jax.images import batches as image_batches
+from hcl_jax.images import config as image_config
 from hcl_jax.runs import checkpoint
-from hcl_jax.training import config as config_lib
 from hcl_jax.training import loop
 
 _WINDOW_STEPS = flags.DEFINE_integer(
@@ -135,9 +135,9 @@ def released_steps(batch: int) -> float:
   Returns:
     The number of steps.
   """
-  config = config_lib.image_config()
+  config = image_config.simclr()
   size = config.data.batch_size
-  per_epoch = data.steps_per_epoch(_CIFAR10_IMAGES, size)
+  per_epoch = image_batches.steps_per_epoch(_CIFAR10_IMAGES, size)
   return config.train.checkpoint_every_epochs * per_epoch * size / batch
 
 
@@ -188,7 +188,9 @@ def measure(network: str, folder: pathlib.Path) -> dict[str, Any]:
   setting = steps.prepare(network, batch)
   step = steps.Step(setting.task, setting.optimizer, next(setting.batches))
   timed = {False: [], True: []}
-  with loop.open_checkpoints(folder, setting.config) as checkpoints:
+  with loop.open_checkpoints(
+      folder, setting.config, image_config.SCORE
+  ) as checkpoints:
     windows = Windows(step, checkpoints, length)
     windows.warm_up(setting.config.train.keep_checkpoints)
     for saves in contest.in_turns((False, True), options.ROUNDS.value):

@@ -19,14 +19,14 @@ import ml_collections
 import numpy as np
 
 from hcl_jax import command as command_lib
-from hcl_jax import data
 from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.evaluation import cross_validation
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import graph_experiment
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import data as graph_data
+from hcl_jax.graphs import experiment as graph_experiment
 from hcl_jax.training import step as step_lib
 
 _GRAPHS = flags.DEFINE_integer('epoch_graphs', 188, 'Random graphs.')
@@ -39,7 +39,7 @@ median over rounds of its time over torch's.\
 """
 
 
-def random_graphs(num_graphs: int, seed: int = 0) -> data.Graphs:
+def random_graphs(num_graphs: int, seed: int = 0) -> graph_data.Graphs:
   """Trees with one edge more, about as large as MUTAG's molecules.
 
   Args:
@@ -59,7 +59,7 @@ def random_graphs(num_graphs: int, seed: int = 0) -> data.Graphs:
     edges.append(sorted(both, key=lambda pair: (pair[1], pair[0])))
   senders, receivers = np.concatenate(edges).T
   kinds = rng.integers(0, _LABELS, num_nodes.sum())
-  return data.Graphs(
+  return graph_data.Graphs(
       nodes=np.eye(_LABELS)[kinds],
       num_nodes=num_nodes,
       senders=senders,
@@ -69,23 +69,25 @@ def random_graphs(num_graphs: int, seed: int = 0) -> data.Graphs:
   )
 
 
-def read_graphs(dataset: str) -> data.Graphs:
+def read_graphs(dataset: str) -> graph_data.Graphs:
   """Those of a prepared data set."""
   try:
-    return data.load_graphs(dataset, data_dir=options.DATA_DIR.value or None)
+    return graph_data.load_graphs(
+      dataset, data_dir=options.DATA_DIR.value or None
+    )
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error
 
 
 def make_experiment(
-    graphs: data.Graphs, batch_size: int
+    graphs: graph_data.Graphs, batch_size: int
 ) -> graph_experiment.GraphExperiment:
   """The released configuration on some graphs."""
-  config = config_lib.graph_config()
+  config = graph_config.infograph()
   config.loss.variant = 'released'
   config.data.batch_size = batch_size
   coloured = graphs.coloured(config.model.num_layers)
-  epoch = data.GraphBatches(coloured, seed=0, batch_size=batch_size)
+  epoch = graph_data.GraphBatches(coloured, seed=0, batch_size=batch_size)
   return graph_experiment.assemble(config, coloured, epoch)
 
 
@@ -106,12 +108,12 @@ def make_epoch(
 
 
 def torch_epoch(
-    config: ml_collections.ConfigDict, graphs: data.Graphs
+    config: ml_collections.ConfigDict, graphs: graph_data.Graphs
 ) -> Callable[[], Any]:
   """The same in torch, every node with a row of its own."""
   from hcl_jax.bench import torch_infograph
 
-  epoch = data.GraphBatches(
+  epoch = graph_data.GraphBatches(
       graphs, seed=0, batch_size=config.data.batch_size
   )
   return torch_infograph.make_epoch(
@@ -125,7 +127,7 @@ def torch_epoch(
 
 def measure(
     experiment: graph_experiment.GraphExperiment,
-    graphs: data.Graphs,
+    graphs: graph_data.Graphs,
     with_torch: bool,
 ) -> list[dict[str, Any]]:
   """One row for each contestant."""

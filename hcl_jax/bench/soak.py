@@ -29,8 +29,8 @@ from hcl_jax.bench import runs
 from hcl_jax.bench import trends
 from hcl_jax.bench import usage as usage_lib
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.images import config as image_config
 from hcl_jax.runs import metrics as metrics_lib
-from hcl_jax.training import config as config_lib
 
 _CONFIG = flags.DEFINE_string(
     'soak_config', 'configs/digits.py:hard',
@@ -144,7 +144,7 @@ def measure(workdir: pathlib.Path) -> dict[str, Any]:
     errors.seek(0)
     runs.check_end(module, process.returncode, errors.read())
   check_finished(workdir, total)
-  score = config_lib.BEST['simclr']
+  score = image_config.SCORE
   records = metrics_lib.read_metrics(workdir)
   return {
       'device_kind': runs.device_kind(workdir),

@@ -12,14 +12,15 @@ import numpy as np
 import optax
 
 from hcl_jax import command as command_lib
-from hcl_jax import data
 from hcl_jax.bench import options
-from hcl_jax.tasks import images as image_tasks
-from hcl_jax.tasks import task as task_lib
-from hcl_jax.training import config as config_lib
+from hcl_jax.images import batches as image_batches
+from hcl_jax.images import config as image_config
+from hcl_jax.images import data as image_data
+from hcl_jax.images import task as image_tasks
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
+from hcl_jax.training import task as task_lib
 
 NETWORKS = flags.DEFINE_list(
     'networks', [],
@@ -60,7 +61,7 @@ def prepare(network: str, batch: int) -> Setting:
       optimizer_lib.create(
           config.optimizer, lambda _: config.optimizer.learning_rate
       ),
-      data.batches(
+      image_batches.batches(
           random_images(),
           seed=0,
           batch_size=batch,
@@ -72,7 +73,7 @@ def prepare(network: str, batch: int) -> Setting:
 
 def config_for(network: str, batch: int) -> ml_collections.ConfigDict:
   """The released configuration with another encoder and batch."""
-  config = config_lib.image_config()
+  config = image_config.simclr()
   config.model.name = network
   if network != 'small':
     config.model.stem = STEM.value
@@ -80,10 +81,10 @@ def config_for(network: str, batch: int) -> ml_collections.ConfigDict:
   return config
 
 
-def random_images() -> data.Images:
+def random_images() -> image_data.Images:
   rng = np.random.default_rng(0)
   shape = (_IMAGES, 32, 32, 3)
-  return data.Images(
+  return image_data.Images(
       rng.integers(0, 256, shape, np.uint8), np.zeros(_IMAGES, np.int32)
   )
 

@@ -31,9 +31,9 @@ from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import runs
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.graphs import config as graph_config
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.training import config as config_lib
 
 _BETAS = flags.DEFINE_list('bench_betas', '0,1,2,10', 'Betas of the sweep.')
 _SEEDS = flags.DEFINE_integer('bench_seeds', 10, 'Seeds of each beta.')
@@ -46,9 +46,9 @@ _CURVE = flags.DEFINE_integer(
 )
 
 _CONFIG = """\
-from hcl_jax.training import config
+from hcl_jax.graphs import config
 
-get_config = config.graph_config
+get_config = config.infograph
 """
 _NOTES = """\
 A command is timed from its start to its scores, compilation included; half of
@@ -281,7 +281,7 @@ def command() -> None:
       'train.epochs': _EPOCHS.value,
       'train.log_every_steps': _CURVE.value,
   }
-  members = grid.expand(config_lib.graph_config(), fields)
+  members = grid.expand(graph_config.infograph(), fields)
   with tempfile.TemporaryDirectory() as root:
     commands = Commands(
         pathlib.Path(root),

@@ -18,14 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import command as command_lib
-from hcl_jax import data
 from hcl_jax import reporting
-from hcl_jax import sentences
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.models import gru
+from hcl_jax.models import packed_text as sentences
+from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import data as sentence_data
 
 _BATCH = flags.DEFINE_integer('text_batch', 400, 'Sentences of a batch.')
 _DIM = flags.DEFINE_integer('text_dim', 1200, 'Of an embedding, even.')
@@ -66,10 +67,10 @@ def read_sentences(
 ) -> tuple[dict[str, np.ndarray], int]:
   """A batch of a prepared corpus, and the size of its vocabulary."""
   try:
-    corpus = data.load_sentences(
+    corpus = sentence_data.load_sentences(
         dataset, data_dir=options.DATA_DIR.value or None
     )
-    batches = data.SentenceBatches(corpus, seed=0, batch_size=batch)
+    batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=batch)
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error
   rows = batches.batch(len(batches) // 2)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hcl_jax import graphs as graphs_lib
+from hcl_jax.models import graph_batch as graphs_lib
 
 
 def make_epoch(

@@ -26,7 +26,7 @@ SEED = 1234
 
 
 class Task(Protocol):
-  """What is to be told of the sentences, as ``hcl_jax.data.SentenceTask``.
+  """What is to be told of the sentences, as ``hcl_jax.sentences.SentenceTask``.
 
   Attributes:
     labels: classes from 0, ``[n]``, one for each sentence or pair.

@@ -1,160 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image encoders: a backbone, its pooled features, and a projection head."""
+"""Encoders of images, graphs and sentences; loads none before it is used."""
 
-import functools
+import importlib
+from typing import Any
 
-from flax import linen as nn
-import jax
-import jax.numpy as jnp
-
-from hcl_jax.models import heads
-from hcl_jax.models import norm as norms
-from hcl_jax.models import resnet
-from hcl_jax.models import small
-from hcl_jax.models.convolution import compiler_options
-
-_BACKBONES = {
-    'resnet10': functools.partial(
-        resnet.ResNet, resnet.BasicBlock, (1, 1, 1, 1), width=32
-    ),
-    'resnet18': functools.partial(
-        resnet.ResNet, resnet.BasicBlock, (2, 2, 2, 2)
-    ),
-    'resnet34': functools.partial(
-        resnet.ResNet, resnet.BasicBlock, (3, 4, 6, 3)
-    ),
-    'resnet50': functools.partial(
-        resnet.ResNet, resnet.BottleneckBlock, (3, 4, 6, 3)
-    ),
-    'small': small.SmallCnn,
+_MODULES = {
+    'Encoder': 'image_encoder',
+    'create': 'image_encoder',
+    'compiler_options': 'convolution',
 }
-_HEADS = {
-    'simclr': heads.SimclrHead,
-    'moco': heads.MocoHead,
-    'linear': heads.LinearHead,
-}
-_STEMS = ('cifar', 'strided', 'imagenet')
-_NORMS = ('batch', 'group')
-_DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+
+__all__ = tuple(_MODULES)
 
 
-class Encoder(nn.Module):
-  """A backbone and a projection head.
-
-  Attributes:
-    backbone: images to features.
-    head: features to embeddings.
-  """
-
-  backbone: nn.Module
-  head: nn.Module
-
-  def __call__(
-      self, images: jax.Array, *, train: bool
-  ) -> tuple[jax.Array, jax.Array]:
-    """Encodes images.
-
-    Args:
-      images: normalised images ``[batch, height, width, 3]``, float.
-      train: normalise by the statistics of the batch and update the running
-        ones, collection ``'batch_stats'``; otherwise by the running ones.
-
-    Returns:
-      Features ``[batch, F]`` (the pooled backbone) and embeddings
-      ``[batch, embedding_dim]``, both float32 and not normalised.
-    """
-    if images.ndim != 4 or not jnp.issubdtype(images.dtype, jnp.floating):
-      raise ValueError(
-          'images must be normalised floats of shape [batch, height, width, '
-          f'3]; got {images.dtype} of shape {images.shape}.'
-      )
-    features = self.backbone(images, train=train)
-    embeddings = self.head(features, train=train)
-    return features, embeddings.astype(jnp.float32)
-
-
-def create(
-    name: str = 'resnet50',
-    *,
-    stem: str = 'cifar',
-    head: str = 'simclr',
-    head_width: int | None = None,
-    embedding_dim: int = 128,
-    norm: str = 'batch',
-    bn_axis_name: str | None = None,
-    bn_splits: int = 1,
-    dtype: str = 'float32',
-) -> Encoder:
-  """Makes an encoder by names, as configurations give them.
-
-  Args:
-    name: ``'resnet10'`` (half as wide as the others), ``'resnet18'``,
-      ``'resnet34'``, ``'resnet50'`` or ``'small'``.
-    stem: ``'cifar'`` for small images (3x3 convolution, stride 1, no pooling),
-      ``'strided'`` for small images in a quarter of the time (the same with
-      stride 2) or ``'imagenet'`` (7x7, stride 2, max-pooling); ResNets only.
-    head: ``'simclr'`` (linear, BatchNorm, ReLU, linear), ``'moco'`` (linear,
-      ReLU, linear) or ``'linear'``.
-    head_width: hidden width of the head; None: as released, 512 for
-      ``'simclr'`` and the features' width for ``'moco'``.
-    embedding_dim: width of the embedding.
-    norm: ``'batch'``, or ``'group'``, whose results for an image do not depend
-      on the rest of the batch.
-    bn_axis_name: mapped axis over whose devices BatchNorm takes its statistics
-      together; None: each device by itself, as released.
-    bn_splits: equal parts of a device's batch with statistics of their own, as
-      that many devices would have; not with ``bn_axis_name``.
-    dtype: ``'float32'`` or ``'bfloat16'``, of the computation; parameters,
-      statistics, features and embeddings are float32.
-
-  Returns:
-    A linen module, ``encoder.apply(variables, images, train=...)``.
-  """
-  _check_choice('name', name, _BACKBONES)
-  _check_choice('stem', stem, _STEMS)
-  _check_choice('head', head, _HEADS)
-  _check_choice('norm', norm, _NORMS)
-  _check_choice('dtype', dtype, _DTYPES)
-  _check_positive('embedding_dim', embedding_dim)
-  _check_positive('bn_splits', bn_splits)
-  if head_width is not None:
-    _check_positive('head_width', head_width)
-  if bn_axis_name is not None and bn_splits > 1:
-    raise ValueError(
-        'bn_axis_name joins the statistics of devices and bn_splits divides '
-        f'those of one; got {bn_axis_name!r} and {bn_splits}. Choose one.'
-    )
-  dtype = _DTYPES[dtype]
-  make_norm = norms.make(
-      norm, axis_name=bn_axis_name, splits=bn_splits, dtype=dtype
-  )
-  return Encoder(
-      backbone=_make_backbone(name, stem, norm=make_norm, dtype=dtype),
-      head=_HEADS[head](
-          norm=make_norm, dim=embedding_dim, width=head_width, dtype=dtype
-      ),
-  )
-
-
-def _make_backbone(name, stem, **knobs):
-  if name != 'small':
-    return _BACKBONES[name](stem=stem, **knobs)
-  if stem != 'cifar':
-    raise ValueError(
-        f"stem must be 'cifar' for name='small'; got {stem!r}. Only ResNets "
-        'have another.'
-    )
-  return _BACKBONES[name](**knobs)
-
-
-def _check_choice(argument, value, known):
-  if value not in known:
-    raise ValueError(
-        f'{argument} must be one of {", ".join(map(repr, known))}; got '
-        f'{value!r}.'
-    )
-
-
-def _check_positive(argument, value):
-  if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-    raise ValueError(f'{argument} must be an integer >= 1; got {value!r}.')
+def __getattr__(name: str) -> Any:
+  if name not in _MODULES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(f'{__name__}.{_MODULES[name]}')
+  return getattr(module, name)

@@ -5,7 +5,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from hcl_jax import graphs
+from hcl_jax.models import graph_batch as graphs
 from hcl_jax.models import norm as norms
 
 _xavier_uniform = nn.initializers.xavier_uniform()

@@ -8,8 +8,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from hcl_jax import sentences
 from hcl_jax.models import convolution
+from hcl_jax.models import packed_text as sentences
 
 ENCODERS = ('gru', 'bag')
 POOLINGS = ('mean', 'sum')

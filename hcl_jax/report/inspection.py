@@ -14,22 +14,21 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax import analysis
-from hcl_jax import data as data_lib
+from hcl_jax import domains
 from hcl_jax import models
-from hcl_jax import sentences as sentences_lib
+from hcl_jax.graphs import experiment as graph_experiment
+from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import evaluate as sentence_readout
+from hcl_jax.sentences import experiment as sentence_experiment
 from hcl_jax.sweeps import tally
-from hcl_jax.tasks import task as task_lib
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields as fields_lib
-from hcl_jax.training import graph_experiment
 from hcl_jax.training import loop
-from hcl_jax.training import readout
-from hcl_jax.training import sentence_experiment
-from hcl_jax.training import sentence_readout
 from hcl_jax.training import state as state_lib
+from hcl_jax.training import task as task_lib
 
 _MAX_ROWS = 2000
 _MAX_ITEMS = 256
@@ -99,7 +98,7 @@ class Inspection(NamedTuple):
   @property
   def score(self) -> str:
     """The name of the score that is measured on the way."""
-    return config_lib.BEST[self.config.task]
+    return domains.main_score(self.config)
 
   def scores(self) -> dict[str, float]:
     """The last value of every score."""
@@ -138,13 +137,15 @@ def inspect(
   """
   workdir = pathlib.Path(workdir)
   config = workdir_lib.load_config(workdir)
-  config_lib.fill_defaults(config)
+  domains.fill_defaults(config)
   if data_dir is not None:
     config.data.dir = data_dir
-  with loop.open_checkpoints(workdir, config) as checkpoints:
+  with loop.open_checkpoints(
+      workdir, config, domains.main_score(config)
+  ) as checkpoints:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
-    experiment = experiment_lib.prepare(config, to_train=False)
+    experiment = domains.make_experiment(config, to_train=False)
     state = loop.restore(experiment, checkpoints)
   take = {
       'infograph': sample_graphs,
@@ -176,7 +177,7 @@ def single_runs(
   paths = []
   for workdir in map(pathlib.Path, workdirs):
     config = workdir_lib.load_config(workdir)
-    config_lib.fill_defaults(config)
+    domains.fill_defaults(config)
     variants = config.get('compare')
     paths += [workdir / x for x in variants] if variants else [workdir]
   names = _member_names(paths)
@@ -265,7 +266,7 @@ def sample_sentences(
 ) -> Sample:
   """A batch of the validation text; every second pair of neighbours is one."""
   config, text = experiment.config, experiment.validation
-  batch = data_lib.SentenceBatches(
+  batch = sentence_batches.SentenceBatches(
       text,
       seed=0,
       batch_size=min(config.data.batch_size, _MAX_ITEMS),
@@ -351,7 +352,7 @@ def _compile(
 ) -> Callable[..., Any]:
   """A function of the task with the parameters that are evaluated."""
   params, task_state = jax.device_get(
-      (readout.evaluated_params(state), state.task_state)
+      (state_lib.evaluated_params(state), state.task_state)
   )
   compiled = jax.jit(function, compiler_options=models.compiler_options())
   return lambda batch, *keys: compiled(params, task_state, batch, *keys)

@@ -356,5 +356,5 @@ def _data_address(png):
 
 
 def _asset(name):
-  files = importlib.resources.files('hcl_jax.analysis')
+  files = importlib.resources.files('hcl_jax.report')
   return (files / 'assets' / name).read_text('utf-8')

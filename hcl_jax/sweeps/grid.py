@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import ml_collections
 
+from hcl_jax import domains
+from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
-from hcl_jax.training import limits
 
 PREFIX = '--sweep.'
 
@@ -196,7 +197,7 @@ def expand(
   for number, combination in enumerate(itertools.product(*fields.values())):
     values = dict(zip(fields, combination, strict=True))
     member = Member(number, values, fields_lib.with_values(common, values))
-    limits.check(member.config)
+    domains.check(member.config)
     members.append(member)
   return members
 
@@ -214,7 +215,7 @@ def groups(members: Sequence[Member]) -> list[list[Member]]:
 def not_traced(member: Member) -> tuple[tuple[str, Any], ...]:
   """Names and values of what was swept beside fields of ``TRACED``."""
   return tuple(
-      (k, x) for k, x in member.values.items() if k not in fields_lib.TRACED
+      (k, x) for k, x in member.values.items() if k not in config_lib.TRACED
   )
 
 

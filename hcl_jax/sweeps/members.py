@@ -13,18 +13,18 @@ import warnings
 import jax
 import numpy as np
 
-from hcl_jax import data as data_lib
 from hcl_jax.evaluation import cross_validation
+from hcl_jax.graphs import config as graph_config
+from hcl_jax.graphs import data as graph_data
+from hcl_jax.graphs import evaluate as graph_readout
+from hcl_jax.graphs import experiment as graph_experiment
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import slots as lanes
-from hcl_jax.training import graph_experiment
-from hcl_jax.training import graph_readout
-from hcl_jax.training import limits
-from hcl_jax.training import readout
+from hcl_jax.training import experiment as experiment_lib
 
 
 class Group:
-  """Members that differ in nothing but ``fields_lib.TRACED`` fields.
+  """Members that differ in nothing but ``config_lib.TRACED`` fields.
 
   Each has parameters, statistics and an order of graphs of its own, as if it
   were trained alone; batches of all orders are padded to the same few shapes,
@@ -40,14 +40,14 @@ class Group:
   def __init__(
       self,
       members: Sequence[grid.Member],
-      graphs: data_lib.Graphs,
+      graphs: graph_data.Graphs,
       *,
       devices: Sequence[jax.Device],
       members_per_device: int,
   ):
     config = members[0].config
     graphs = graphs.coloured(config.model.num_layers)
-    paddings = data_lib.common_paddings(
+    paddings = graph_data.common_paddings(
         graphs,
         seeds={member.config.seed for member in members},
         batch_size=config.data.batch_size,
@@ -55,7 +55,7 @@ class Group:
     if members_per_device > 1:  # What is stacked has the largest shape.
       paddings = {size: shapes[-1:] for size, shapes in paddings.items()}
     self._make_epoch = functools.partial(
-        data_lib.GraphBatches,
+        graph_data.GraphBatches,
         graphs,
         batch_size=config.data.batch_size,
         paddings=paddings,
@@ -136,17 +136,17 @@ def default_members_per_device(members: int, devices: int) -> int:
 
 def load_graphs(
     members: Sequence[grid.Member],
-) -> dict[tuple[str, str], data_lib.Graphs]:
+) -> dict[tuple[str, str], graph_data.Graphs]:
   """The data sets of members, by name and folder, checked for each of them."""
   loaded = {}
   for member in members:
     config = member.config
     place = config.data.name, config.data.dir
     if place not in loaded:
-      loaded[place] = data_lib.load_graphs(
+      loaded[place] = graph_data.load_graphs(
           config.data.name, data_dir=config.data.dir or None
       )
-    limits.check_graphs(config, loaded[place].labels)
+    graph_config.check_graphs(config, loaded[place].labels)
     if config.evaluate.svm_every_epochs:
       raise ValueError(
           'config.evaluate.svm_every_epochs must be 0 in a sweep, which scores '
@@ -160,7 +160,7 @@ def evaluate(
     labels: np.ndarray,
     config: Any,
     poll: Callable[[], None] = lambda: None,
-) -> Iterator[readout.Scores]:
+) -> Iterator[experiment_lib.Scores]:
   """Cross-validates the embeddings of members in parallel processes.
 
   Args:

@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import jax
 
+from hcl_jax import domains
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
 
@@ -75,7 +75,7 @@ def train_member(member: grid.Member, folder: pathlib.Path) -> dict[str, Any]:
     gradient was not finite.
   """
   try:
-    experiment = experiment_lib.prepare(member.config)
+    experiment = domains.make_experiment(member.config)
     return {'scores': loop.train(experiment, folder, label=member.words())}
   except finite.NonFiniteError as error:
     return {'failure': str(error)}

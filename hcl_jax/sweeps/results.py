@@ -13,6 +13,7 @@ from typing import NamedTuple
 import ml_collections
 import numpy as np
 
+from hcl_jax import domains
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
@@ -98,7 +99,7 @@ def read(workdirs: Sequence[str | os.PathLike]) -> Results:
           for name in names
       },
       curves=[x.curve for x in members.values()],
-      curve_score=config_lib.BEST[sweeps[0].config.task],
+      curve_score=domains.main_score(sweeps[0].config),
   )
 
 
@@ -140,7 +141,7 @@ def _read_curve(folder, config):
   epochs the steps of the whole run are.
   """
   records = metrics_lib.read_metrics(folder) if folder.is_dir() else []
-  name = config_lib.BEST[config.task]
+  name = domains.main_score(config)
   by_step = {x['step']: x[name] for x in records if name in x}
   if config.train.get('steps') or not by_step:
     return np.zeros(0), np.zeros(0)

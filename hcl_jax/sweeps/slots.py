@@ -8,11 +8,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from hcl_jax import graphs as graphs_lib
+from hcl_jax.graphs import experiment as graph_experiment
+from hcl_jax.models import graph_batch as graphs_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.training import fields as fields_lib
-from hcl_jax.training import graph_experiment
-from hcl_jax.training import readout
+from hcl_jax.training import config as config_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
@@ -75,7 +74,9 @@ class Lane:
       epochs: Sequence[Sequence[graphs_lib.GraphBatch]],
   ) -> None:
     """Begins with members, each with the batches of its epochs."""
-    knobs = _stack([fields_lib.knobs(member.config) for member in members])
+    knobs = _stack(
+        [config_lib.hyperparameters(member.config) for member in members]
+    )
     batches = [
         jax.tree.map(
             lambda x: x[None], _stack([batch._asdict() for batch in batches])
@@ -114,7 +115,7 @@ class Lane:
   def _features(self, knobs, state, batch):
     experiment = graph_experiment.with_knobs(self._experiment, knobs)
     return experiment.task.features(
-        readout.evaluated_params(state), state.task_state, batch
+        state_lib.evaluated_params(state), state.task_state, batch
     )
 
   def _of_steps(self, name):

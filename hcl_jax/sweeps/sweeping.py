@@ -12,6 +12,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from hcl_jax import domains
 from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import workdir as workdir_lib
@@ -21,7 +22,6 @@ from hcl_jax.sweeps import members as members_lib
 from hcl_jax.sweeps import pool as jobs_lib
 from hcl_jax.sweeps import tally as tally_lib
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
 
@@ -77,7 +77,7 @@ class Sweep:
     for member in self.members:
       fixed = grid.not_traced(member)
       if member.config.task != 'infograph' and fixed not in seen:
-        experiment_lib.prepare(member.config)
+        domains.make_experiment(member.config)
         seen.add(fixed)
 
   def run(self, workdir: str | os.PathLike) -> tally_lib.Tally:
@@ -213,7 +213,7 @@ def _label(member):
   fixed = [
       str(value)
       for field, value in member.values.items()
-      if field not in fields_lib.TRACED and field != 'data.name'
+      if field not in config_lib.TRACED and field != 'data.name'
   ]
   return ', '.join([member.config.data.name, *fixed])
 

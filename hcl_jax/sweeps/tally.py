@@ -11,7 +11,7 @@ from typing import Any
 from hcl_jax import reporting
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.training import readout
+from hcl_jax.training import experiment as experiment_lib
 
 CSV = 'results.csv'
 _FOLDER = 'members'
@@ -69,7 +69,8 @@ class Tally:
 
   def scores(self, member: grid.Member) -> dict[str, float]:
     """The scores of a finished member that are numbers; none if it failed."""
-    return readout.numbers(self._results[member.number].get('scores', {}))
+    result = self._results[member.number]
+    return experiment_lib.numbers(result.get('scores', {}))
 
   def failures(self) -> list[str]:
     """A line for each member that came to nothing."""

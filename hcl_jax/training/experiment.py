@@ -1,199 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration stands for: data, lengths, task and optimizer."""
+"""What the training loop asks of an experiment."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
-from typing import NamedTuple
+from typing import Protocol
 
 import jax
 import ml_collections
-import numpy as np
 import optax
 
-from hcl_jax import data as data_lib
-from hcl_jax.tasks import images as image_tasks
-from hcl_jax.tasks import task as task_lib
-from hcl_jax.training import fields as fields_lib
-from hcl_jax.training import graph_experiment
-from hcl_jax.training import limits
-from hcl_jax.training import optimizer as optimizer_lib
-from hcl_jax.training import readout
-from hcl_jax.training import sentence_experiment
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
-
-def parts_of(
-    config: ml_collections.ConfigDict, total_steps: int, steps_per_epoch: int
-) -> dict[str, Any]:
-  """The parts of an experiment that numbers which may be traced enter.
-
-  Args:
-    config: the whole configuration.
-    total_steps: length of the run.
-    steps_per_epoch: steps of an epoch.
-
-  Returns:
-    ``task``, ``learning_rate`` and ``optimizer``.
-  """
-  schedule = optimizer_lib.learning_rate(
-      config.optimizer, total_steps, steps_per_epoch
-  )
-  return {
-      'task': image_tasks.create(
-          config, total_steps=total_steps, steps_per_epoch=steps_per_epoch
-      ),
-      'learning_rate': schedule,
-      'optimizer': optimizer_lib.create(config.optimizer, schedule),
-  }
+# Numbers by ``protocol/measure``; some protocols add what these come from.
+Scores = dict[str, Any]
 
 
-class Experiment(NamedTuple):
-  """All that a run on images needs; making one has checked all that can be.
+class Reader(Protocol):
+  """Evaluates states."""
+
+  def evaluate(
+      self, state: state_lib.TrainState, protocols: tuple[str, ...]
+  ) -> Scores:
+    """Returns scores by ``protocol/measure``."""
+
+
+class Experiment(Protocol):
+  """All that a run needs; making one has checked all that can be.
 
   Attributes:
     config: the configuration.
-    train: images to train on.
-    bank: labelled images that kNN and the linear readout learn from.
-    test: labelled images that they are scored on.
-    steps_per_epoch: full batches of ``train``.
-    total_steps: length of the run.
-    task: model, views and loss.
     learning_rate: by step.
-    optimizer: with that learning rate.
-    make_parts: as :func:`parts_of`, makes some of the parts anew.
+    unit: what a batch has rows of.
+    score: what is measured during training and chooses the best step.
   """
 
   config: ml_collections.ConfigDict
-  train: data_lib.Images
-  bank: data_lib.Images
-  test: data_lib.Images
-  steps_per_epoch: int
-  total_steps: int
-  task: task_lib.Task
   learning_rate: optax.Schedule
-  optimizer: optax.GradientTransformation
-  make_parts: Callable[..., dict[str, Any]] = parts_of
-
-  unit = 'images'
+  unit: str
+  score: str
 
   @property
-  def rows_per_step(self) -> int:
-    return self.config.data.batch_size
+  def total_steps(self) -> int:
+    """Returns the length of the run."""
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """Returns the batches of an epoch."""
+
+  @property
+  def rows_per_step(self) -> float:
+    """Returns the rows of a batch, on average."""
 
   @property
   def devices(self) -> list[jax.Device]:
-    """Those that rows of this process go to."""
-    return jax.local_devices()
+    """Returns the devices that rows of this process go to."""
+
+  @property
+  def protocols(self) -> tuple[str, ...]:
+    """Returns what the run is scored by at its end."""
 
   def create_state(self) -> state_lib.TrainState:
-    """The state before the first step, on every device of every process."""
-    rows = {'image': self.train.rows(np.zeros(1, np.int32))}
-    state = self.rules().create_state(rows)
-    return state_lib.replicate(state, state_lib.all_devices())
-
-  def rules(self) -> step_lib.Rules:
-    return step_lib.configured_rules(self.task, self.optimizer, self.config)
+    """Returns the state before the first step."""
 
   def make_step(self) -> step_lib.Step:
-    """The function that trains on one batch, with knobs as arguments."""
-    return step_lib.make_step(
-        lambda knobs: self.with_knobs(knobs).rules(),
-        knobs=fields_lib.knobs(self.config),
-        microbatch_size=self.config.train.microbatch_size or None,
-        devices=state_lib.all_devices(),
-    )
-
-  def with_knobs(self, knobs: step_lib.Knobs) -> 'Experiment':
-    """The experiment with other, perhaps traced, values of some fields."""
-    config = fields_lib.with_values(self.config, knobs)
-    parts = self.make_parts(config, self.total_steps, self.steps_per_epoch)
-    return self._replace(config=config, **parts)
+    """Returns the function that trains on one batch."""
 
   def batches(
       self, first_step: int, num_steps: int
-  ) -> Iterator[dict[str, np.ndarray]]:
-    """This process's rows of batches first_step, first_step + 1, ..."""
-    return data_lib.batches(
-        self.train,
-        seed=self.config.seed,
-        batch_size=self.config.data.batch_size,
-        first_step=first_step,
-        num_steps=num_steps,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-        true_label_positives=self.config.data.true_label_positives,
-    )
+  ) -> Iterator[dict[str, Any]]:
+    """Yields batches first_step, first_step + 1, ..."""
 
-  def reader(self, poll: Callable[[], None] = lambda: None) -> readout.Reader:
-    """What evaluates; ``poll`` is called on the way and may raise."""
-    return readout.Reader(self, poll)
+  def reader(self, poll: Callable[[], None] = lambda: None) -> Reader:
+    """Returns what evaluates; ``poll`` is called meanwhile and may raise."""
 
   def summary(self) -> str:
-    """One line on what was trained and how it is scored."""
-    config = self.config
-    return (
-        f'{config.data.name}: {self.total_steps} steps of '
-        f'{config.data.batch_size} images, seed {config.seed}; '
-        f'{len(self.test)} test images'
-    )
+    """Returns one line on what was trained and how it is scored."""
 
 
-def prepare(
-    config: ml_collections.ConfigDict, *, to_train: bool = True
-) -> (
-    Experiment
-    | graph_experiment.GraphExperiment
-    | sentence_experiment.SentenceExperiment
-):
-  """Checks a configuration and opens its data; writes nothing of a run.
-
-  Args:
-    config: the whole configuration.
-    to_train: whether the batch must fit the devices of this machine, which it
-      need not for an evaluation.
-
-  Returns:
-    The experiment.
-
-  Raises:
-    ValueError: a value cannot work; the message names its field.
-    FileNotFoundError: the data set is not there; the message says which
-      command prepares it.
-  """
-  limits.check(config)
-  if config.task == 'infograph':
-    return graph_experiment.prepare(config)
-  if config.task == 'quick_thoughts':
-    return sentence_experiment.prepare(config)
-  if to_train:
-    limits.check_devices(config, jax.device_count())
-  splits = _load(config.data)
-  train = splits[config.data.train_split]
-  limits.check_batch(config, len(train))
-  per_epoch = data_lib.steps_per_epoch(len(train), config.data.batch_size)
-  total = config.train.steps or config.train.epochs * per_epoch
-  limits.check_labels(config, {name: x.labels for name, x in splits.items()})
-  return Experiment(
-      config=config,
-      train=train,
-      bank=splits[config.data.bank_split],
-      test=splits[config.data.test_split],
-      steps_per_epoch=per_epoch,
-      total_steps=total,
-      **parts_of(config, total, per_epoch),
-  )
-
-
-def _load(data) -> dict[str, data_lib.Images]:
-  """Each split once, whatever it is used for."""
-  return {
-      split: data_lib.load(
-          data.name,
-          split,
-          data_dir=data.dir or None,
-          max_bytes_in_memory=int(data.max_gib_in_memory * 2**30),
-      )
-      for split in {data.train_split, data.bank_split, data.test_split}
-  }
+def numbers(scores: Scores) -> dict[str, float]:
+  """Returns the scores that are numbers."""
+  return {name: x for name, x in scores.items() if isinstance(x, float)}

@@ -1,55 +1,175 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of a configuration by dotted name, and those that steps are given."""
+"""Describes fields of a configuration: default, what is valid, and help."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
+import math
 from typing import Any
+from typing import NamedTuple
 
 import ml_collections
-import numpy as np
-
-# Arguments of the compiled step, so that runs which differ in nothing else
-# share a program.
-TRACED = (
-    'seed',
-    'loss.beta',
-    'loss.tau_plus',
-    'optimizer.learning_rate',
-    'optimizer.final_learning_rate',
-    'optimizer.b1',
-    'optimizer.b2',
-)
+from ml_collections import config_dict
 
 
-def knobs(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
-  """Returns the values of ``TRACED`` fields that are numbers, by name.
+class Check(NamedTuple):
+  """What a field may be.
+
+  Attributes:
+    holds: whether a value is valid; may raise TypeError or OverflowError for a
+      value of another kind altogether.
+    wish: what is valid, after 'must be'.
+  """
+
+  holds: Callable[[Any], bool]
+  wish: str
+
+
+class Field(NamedTuple):
+  """A field of a configuration.
+
+  Attributes:
+    default: its value unless another is given; its type is that of the field.
+    check: what it may be; None: whatever has the type.
+    help: what it does, in a line.
+  """
+
+  default: Any
+  check: Check | None
+  help: str
+
+
+# Fields and groups of fields, by name.
+Fields = Mapping[str, 'Field | Fields']
+
+
+def number(
+    low: float,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> Check:
+  """Accepts finite numbers of an interval, which is closed unless told."""
+  left, right = '(' if open_low else '[', ')' if open_high else ']'
+  if high == math.inf:
+    wish = f'{">" if open_low else ">="} {low:g} and finite'
+  else:
+    wish = f'in {left}{low:g}, {high:g}{right}'
+
+  def holds(x):
+    above = x > low if open_low else x >= low
+    return math.isfinite(x) and above and (x < high if open_high else x <= high)
+
+  return Check(holds, wish)
+
+
+def one_of(*choices: Any) -> Check:
+  """Accepts some values."""
+  wish = f'one of {", ".join(map(repr, choices))}'
+  return Check(lambda x: x in choices, wish)
+
+
+def all_of(*choices: Any) -> Check:
+  """Accepts tuples of some values."""
+  wish = f'a tuple of {", ".join(map(repr, choices))}'
+  return Check(lambda x: all(item in choices for item in x), wish)
+
+
+def some_of(choices: tuple[Any, ...], *others: Any) -> Check:
+  """Accepts tuples of one value or more; names the choices, not the others."""
+  known = *choices, *others
+  wish = f'one or more of {", ".join(map(repr, choices))}'
+  return Check(lambda x: bool(x) and all(item in known for item in x), wish)
+
+
+def integers(check: Check, wish: str, *, least: int = 0) -> Check:
+  """Accepts tuples of at least so many integers that a check accepts."""
+
+  def holds(x):
+    whole = all(isinstance(item, int) for item in x)
+    return whole and len(x) >= least and all(map(check.holds, x))
+
+  return Check(holds, wish)
+
+
+def numbers(check: Check, count: int) -> Check:
+  """Accepts tuples of so many numbers that a check accepts."""
+  return Check(
+      lambda x: len(x) == count and all(map(check.holds, x)),
+      f'{count} numbers {check.wish}',
+  )
+
+
+def or_none(check: Check) -> Check:
+  """Accepts None too."""
+  return Check(
+      lambda x: x is None or check.holds(x), f'None or {check.wish}'
+  )
+
+
+COUNT, COUNT_OR_ZERO = number(1), number(0)
+NON_NEGATIVE, POSITIVE = number(0), number(0, open_low=True)
+PROBABILITY, DECAY = number(0, 1), number(0, 1, open_high=True)
+SEED = number(0, 2**31 - 1)
+SEEDS = integers(SEED, 'one or more whole numbers >= 0, below 2**31', least=1)
+
+
+def make(fields: Fields) -> ml_collections.ConfigDict:
+  """Returns the configuration that has the defaults of all fields."""
+  return ml_collections.ConfigDict({
+      name: _default(x) for name, x in fields.items()
+  })
+
+
+def check(config: ml_collections.ConfigDict, fields: Fields) -> None:
+  """Raises a ValueError for a value that is not valid, naming its field."""
+  for name, field in flatten_fields(fields).items():
+    value = get(config, name)
+    if field.check is not None and not _holds(field.check, value):
+      raise ValueError(
+          f'config.{name} must be {field.check.wish}, got {value!r}.'
+      )
+
+
+def fill(
+    config: ml_collections.ConfigDict, fields: Fields, path: str = 'config'
+) -> None:
+  """Gives the configuration of an older run the fields it was made without.
+
+  The default of a new field says what runs were before there was one.
 
   Args:
-    config: has the fields.
+    config: what to fill.
+    fields: what it ought to have.
+    path: of the configuration, for messages.
 
-  Returns:
-    Scalars, int32 the seed and float32 the others.
+  Raises:
+    ValueError: it is not the configuration of a run.
   """
-  values = {field: get(config, field) for field in TRACED}
-  return {
-      field: np.asarray(value, np.int32 if field == 'seed' else np.float32)
-      for field, value in values.items()
-      if value is not None
-  }
+  for name, field in fields.items():
+    if name not in config:
+      config[name] = _default(field)
+    elif not isinstance(field, Field):
+      if not isinstance(config[name], ml_collections.ConfigDict):
+        raise ValueError(
+            f'{path}.{name} must be a group of fields, got {config[name]!r}.'
+        )
+      fill(config[name], field, f'{path}.{name}')
+    elif isinstance(field.default, tuple) and not isinstance(
+        config[name], tuple
+    ):
+      raise ValueError(f'{path}.{name} must be a tuple, got {config[name]!r}.')
 
 
-def with_values(
-    config: ml_collections.ConfigDict, values: Mapping[str, Any]
-) -> ml_collections.ConfigDict:
-  """Returns a copy with some fields set, to traced values or others."""
-  copy = config.copy_and_resolve_references()
-  with copy.ignore_type():
-    for field, value in values.items():
-      *path, name = field.split('.')
-      parent = copy
-      for part in path:
-        parent = parent[part]
-      parent[name] = value
-  return copy
+def flatten_fields(fields: Fields, prefix: str = '') -> dict[str, Field]:
+  """Returns all fields by dotted name."""
+  flat = {}
+  for name, field in fields.items():
+    if isinstance(field, Field):
+      flat[prefix + name] = field
+    else:
+      flat |= flatten_fields(field, f'{prefix}{name}.')
+  return flat
 
 
 def get(config: ml_collections.ConfigDict, field: str) -> Any:
@@ -71,3 +191,34 @@ def flatten(
     else:
       values[prefix + name] = value
   return values
+
+
+def with_values(
+    config: ml_collections.ConfigDict, values: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """Returns a copy with some fields set, to traced values or others."""
+  copy = config.copy_and_resolve_references()
+  with copy.ignore_type():
+    for field, value in values.items():
+      *path, name = field.split('.')
+      parent = copy
+      for part in path:
+        parent = parent[part]
+      parent[name] = value
+  return copy
+
+
+def _default(field):
+  """Returns what a configuration begins with; references are its own."""
+  if not isinstance(field, Field):
+    return make(field)
+  if isinstance(field.default, config_dict.FieldReference):
+    return config_dict.placeholder(field.default.get_type())
+  return field.default
+
+
+def _holds(check, value):
+  try:
+    return check.holds(value)
+  except (TypeError, OverflowError):  # of another kind altogether
+    return False

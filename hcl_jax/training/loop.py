@@ -7,6 +7,7 @@ import os
 import pathlib
 import statistics
 
+import ml_collections
 import numpy as np
 
 from hcl_jax.runs import checkpoint
@@ -18,32 +19,22 @@ from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
-from hcl_jax.training import graph_experiment
-from hcl_jax.training import readout
-from hcl_jax.training import sentence_experiment
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 
 # Before a step's number: its loss, in the metrics of a checkpoint.
 _LOSS = 'loss/'
 
-Experiment = (
-    experiment_lib.Experiment
-    | graph_experiment.GraphExperiment
-    | sentence_experiment.SentenceExperiment
-)
-
-
 class Interrupted(Exception):
   """The run was asked to stop, has saved its state and can be resumed."""
 
 
 def train(
-    experiment: Experiment,
+    experiment: experiment_lib.Experiment,
     workdir: str | os.PathLike,
     *,
     label: str = 'train',
-) -> readout.Scores:
+) -> experiment_lib.Scores:
   """Trains to the end of the run, from wherever its workdir stands.
 
   Several processes call this together, with a workdir that all of them see; the
@@ -72,7 +63,9 @@ def train(
 
 def _train(experiment, workdir, label):
   with (
-      open_checkpoints(workdir, experiment.config) as checkpoints,
+      open_checkpoints(
+          workdir, experiment.config, experiment.score
+      ) as checkpoints,
       interruption_lib.Interruption() as interruption,
   ):
     state = restore(experiment, checkpoints)
@@ -115,17 +108,19 @@ def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:
     return workdir_lib.find_run(workdir)
 
 
-def open_checkpoints(workdir: pathlib.Path, config) -> checkpoint.Checkpoints:
-  """The checkpoints of a run: the last few and the best one."""
+def open_checkpoints(
+    workdir: pathlib.Path, config: ml_collections.ConfigDict, score: str
+) -> checkpoint.Checkpoints:
+  """Returns the checkpoints of a run: the last few, and the best by a score."""
   return checkpoint.Checkpoints(
       workdir / 'checkpoints',
       keep=config.train.keep_checkpoints,
-      best_metric=config_lib.BEST[config.task],
+      best_metric=score,
   )
 
 
 def restore(
-    experiment: Experiment,
+    experiment: experiment_lib.Experiment,
     checkpoints: checkpoint.Checkpoints,
     step: int | None = None,
 ) -> state_lib.TrainState:
@@ -148,7 +143,7 @@ class _Run:
     self._writer = writer
     self._progress = progress
     self._reader = experiment.reader(self._poll_evaluation)
-    self._best = config_lib.BEST[experiment.config.task]
+    self._best = experiment.score
     self._protocol = self._best.partition('/')[0]
     self._watch = finite.Watch(workdir, self._last_checkpoint)
     self._losses = {}  # by step, since the last line
@@ -170,14 +165,15 @@ class _Run:
       self._pause(done, state)
     return state
 
-  def final_scores(self, state: state_lib.TrainState) -> readout.Scores:
+  def final_scores(self, state: state_lib.TrainState) -> experiment_lib.Scores:
     """Evaluates by all protocols of the configuration."""
-    protocols = config_lib.final_protocols(self._config)
+    protocols = self._experiment.protocols
     if not protocols:
       return {}
     self._progress.write(f'evaluating: {", ".join(protocols)}')
     scores = self._reader.evaluate(state, protocols)
-    self._writer.write(self._experiment.total_steps, readout.numbers(scores))
+    numbers = experiment_lib.numbers(scores)
+    self._writer.write(self._experiment.total_steps, numbers)
     return scores
 
   def _take_up(self, done: int, state: state_lib.TrainState) -> None:
@@ -228,7 +224,7 @@ class _Run:
       scores = self._reader.evaluate(state, (self._protocol,))
     except Interrupted:
       return None
-    scores = _agreed(readout.numbers(scores))
+    scores = _agreed(experiment_lib.numbers(scores))
     self._writer.write(done, scores)
     best = self._best
     self._progress.write(f'step {done}: {best} {scores[best]:.2%}')

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from hcl_jax import momentum
-from hcl_jax.tasks import task as task_lib
+from hcl_jax.training import task as task_lib
 
 
 @struct.dataclass
@@ -91,6 +91,11 @@ def next_state(
       opt_state=opt_state,
       ema_params=ema_params,
   )
+
+
+def evaluated_params(state: TrainState) -> Any:
+  """Returns the averaged parameters where there are any."""
+  return state.params if state.ema_params is None else state.ema_params
 
 
 def all_devices() -> list[jax.Device]:

@@ -18,8 +18,8 @@ import numpy as np
 import optax
 
 from hcl_jax import models
-from hcl_jax.tasks import task as task_lib
 from hcl_jax.training import state as state_lib
+from hcl_jax.training import task as task_lib
 
 Metrics = dict[str, jax.Array]
 Knobs = dict[str, np.ndarray]

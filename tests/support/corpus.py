@@ -5,14 +5,15 @@ from unittest import mock
 
 import numpy as np
 
-from hcl_jax import data
+from hcl_jax.models import vocabulary as vocabulary_lib
+from hcl_jax.sentences import data as sentence_data
 
 _CHAPTERS = 12
 _SENTENCES = 6  # of a chapter
 _WORDS = 4  # of a chapter
 
 
-def sentences(seed=0) -> data.Sentences:
+def sentences(seed=0) -> sentence_data.Sentences:
   """72 sentences of 'w1', 'w2', ..., in which a tenth is unknown."""
   rng = np.random.default_rng(seed)
   segments = np.repeat(np.arange(_CHAPTERS), _SENTENCES)
@@ -21,15 +22,15 @@ def sentences(seed=0) -> data.Sentences:
   own = 1 + _WORDS * np.repeat(segments, lengths)
   drawn = own + rng.integers(0, _WORDS, len(own))
   words = [f'w{i}' for i in range(1, 1 + _WORDS * _CHAPTERS)]
-  return data.Sentences(
+  return sentence_data.Sentences(
       tokens=np.where(rng.random(len(own)) < 0.1, 0, drawn),
       lengths=lengths,
       segments=segments,
-      vocabulary=data.Vocabulary(['<unk>', *words]),
+      vocabulary=vocabulary_lib.Vocabulary(['<unk>', *words]),
   )
 
 
-def tokens(corpus: data.Sentences, rows) -> list[np.ndarray]:
+def tokens(corpus: sentence_data.Sentences, rows) -> list[np.ndarray]:
   """Words of some sentences, as ids."""
   starts = corpus.starts
   return [corpus.tokens[starts[row] : starts[row + 1]] for row in rows]
@@ -38,7 +39,7 @@ def tokens(corpus: data.Sentences, rows) -> list[np.ndarray]:
 def patch(test):
   """Puts the toy in the place of prepared data for the length of a test."""
   load = lambda *_, split, **__: sentences(seed=int(split == 'validation'))  # noqa: E731
-  test.enter_context(mock.patch.object(data, 'load_sentences', load))
+  test.enter_context(mock.patch.object(sentence_data, 'load_sentences', load))
 
 
 def write_tasks(folder, rows=40):

@@ -42,10 +42,10 @@ import tensorboardX  # noqa: E402, F401
 import tensorflow_datasets  # noqa: E402, F401
 
 import hcl_jax.hosts  # noqa: E402, F401
+import hcl_jax.images.experiment  # noqa: E402, F401
 import hcl_jax.report.inspection  # noqa: E402, F401
 import hcl_jax.storage.catalogue  # noqa: E402, F401
 import hcl_jax.sweeps.sweeping  # noqa: E402, F401
-import hcl_jax.training.experiment  # noqa: E402, F401
 import hcl_jax.training.loop  # noqa: E402, F401
 
 

@@ -14,6 +14,10 @@ import jax
 from hcl_jax.training import loop
 
 
+def open_checkpoints(workdir, experiment):
+  return loop.open_checkpoints(workdir, experiment.config, experiment.score)
+
+
 class LoopTest(parameterized.TestCase):
   """Runs an experiment in a folder of its own, and stops and resumes it."""
 
@@ -28,7 +32,7 @@ class LoopTest(parameterized.TestCase):
     return pathlib.Path(folder) / 'run'
 
   def last_state(self, experiment, workdir):
-    with loop.open_checkpoints(workdir, experiment.config) as checkpoints:
+    with open_checkpoints(workdir, experiment) as checkpoints:
       return jax.device_get(loop.restore(experiment, checkpoints))
 
   def check_resuming(self, experiment):

@@ -26,13 +26,14 @@ import jax
 import numpy as np
 import optax
 
-from hcl_jax import data
+from hcl_jax import domains
 from hcl_jax import hosts
 from hcl_jax import train
+from hcl_jax.images import data as image_data
+from hcl_jax.images import evaluate as readout
+from hcl_jax.images import experiment as experiment_lib
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import checksums
-from hcl_jax.training import experiment as experiment_lib
-from hcl_jax.training import readout
 from tests.support import compiler
 from tests.support import tiny
 
@@ -84,7 +85,7 @@ def _task():
 def _images(rows, seed):
   rng = np.random.default_rng(seed)
   images = rng.integers(0, 256, (rows, 4, 4, 3), np.uint8)
-  return data.Images(images, np.arange(rows, dtype=np.int32) % 2)
+  return image_data.Images(images, np.arange(rows, dtype=np.int32) % 2)
 
 
 def prepare(config, **unused):
@@ -134,7 +135,7 @@ def run(*, devices, pause=0.0, nan_step=0, save_pause=0.0):
   os.environ['XLA_FLAGS'] = compiler.xla_flags(devices, parts=32)
   _Experiment.pause, _Experiment.nan_step = pause, nan_step
   with (
-      mock.patch.object(experiment_lib, 'prepare', prepare),
+      mock.patch.object(domains, 'make_experiment', prepare),
       _announce_saves(),
       _slow_saves(save_pause),
   ):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of all losses share."""
 
+import functools
+
 from absl.testing import parameterized
 import chex
 import jax
@@ -10,6 +12,20 @@ PAIRS = 4
 TEMPERATURES = (1e-3, 1e-2, 0.05, 0.1, 0.5, 1.0, 10.0)
 BETAS = (0.0, 0.5, 1.0, 2.0, 10.0, 100.0, 1e4)
 TAUS = (0.0, 0.01, 0.1, 0.5, 0.99)
+
+
+def jitted(function, *args, **knobs):
+  """Calls a function as one program; each operation would be one by itself.
+
+  Args:
+    function: what to call.
+    *args: arrays.
+    **knobs: constants of the program.
+
+  Returns:
+    What the function returns.
+  """
+  return jax.jit(functools.partial(function, **knobs))(*args)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import schedules
+from hcl_jax.images import encoder as image_encoder
+from hcl_jax.images import moco
+from hcl_jax.images import simclr
 from hcl_jax.models import norm as norms
-from hcl_jax.tasks import image_encoder
-from hcl_jax.tasks import moco
-from hcl_jax.tasks import simclr
-from hcl_jax.tasks import task
+from hcl_jax.training import task
 
 
 class Encoder(nn.Module):

@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 
-from hcl_jax import data
+from hcl_jax.graphs import data as graph_data
 
 
 def write(folder: pathlib.Path, name: str = 'TOY', **files: str) -> None:
@@ -30,7 +30,7 @@ def write(folder: pathlib.Path, name: str = 'TOY', **files: str) -> None:
 
 
 def write_graphs(
-    folder: pathlib.Path, graphs: data.Graphs, name: str = 'TOY'
+    folder: pathlib.Path, graphs: graph_data.Graphs, name: str = 'TOY'
 ) -> None:
   """Graphs whose nodes have one-hot features, as files."""
   sizes = np.diff(graphs.node_starts)
@@ -57,7 +57,7 @@ def zip_folder(folder: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
 
 def random_graphs(
     num_graphs: int = 20, *, num_features: int = 4, seed: int = 0
-) -> data.Graphs:
+) -> graph_data.Graphs:
   """Graphs of 4 to 9 nodes: trees, and complete ones of class 1."""
   rng = np.random.default_rng(seed)
   labels = np.arange(num_graphs) % 2
@@ -71,7 +71,7 @@ def random_graphs(
     edges.append(sorted(both, key=lambda pair: (pair[1], pair[0])))
   senders, receivers = np.concatenate(edges).T
   kinds = rng.integers(0, num_features, num_nodes.sum())
-  return data.Graphs(
+  return graph_data.Graphs(
       nodes=np.eye(num_features)[kinds],
       num_nodes=num_nodes,
       senders=senders,
@@ -81,13 +81,13 @@ def random_graphs(
   )
 
 
-def paths(num_nodes: np.ndarray) -> data.Graphs:
+def paths(num_nodes: np.ndarray) -> graph_data.Graphs:
   """Graphs that are paths of so many nodes."""
   forth = [np.stack([np.arange(n - 1), np.arange(1, n)]) for n in num_nodes]
   edges = [np.concatenate([x, x[::-1]], axis=1) for x in forth]
   edges = [x[:, np.argsort(x[1], kind='stable')] for x in edges]
   senders, receivers = np.concatenate(edges, axis=1)
-  return data.Graphs(
+  return graph_data.Graphs(
       nodes=np.ones((sum(num_nodes), 1)),
       num_nodes=num_nodes,
       senders=senders,

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""tfds builders for what its catalogue lacks."""

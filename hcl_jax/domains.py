@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins the name of a domain to its room: a package with the same doors.
+
+A room has a module ``config`` (FIELDS, SCORE, check) and a module
+``experiment`` (prepare). ``config.domain`` is the name of one of ours, or the
+path of a package of your own.
+"""
+
+import importlib
+import types
+
+import ml_collections
+
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields
+
+_ROOMS = {
+    'images': 'hcl_jax.images',
+    'graphs': 'hcl_jax.graphs',
+    'sentences': 'hcl_jax.sentences',
+}
+# Of runs that were made before configurations had a domain.
+_OF_TASK = {
+    'simclr': 'images',
+    'moco': 'images',
+    'infograph': 'graphs',
+    'quick_thoughts': 'sentences',
+}
+
+
+def door(domain: str, name: str) -> types.ModuleType:
+  """Returns a module of a room, such as its ``config``.
+
+  Args:
+    domain: as ``config.domain``.
+    name: of the module.
+
+  Returns:
+    The module.
+
+  Raises:
+    ValueError: there is no such room.
+  """
+  path = f'{_ROOMS.get(domain, domain)}.{name}'
+  try:
+    if path.startswith('.'):
+      raise ModuleNotFoundError(name=path)
+    return importlib.import_module(path)
+  except ModuleNotFoundError as error:
+    if error.name is None or not path.startswith(error.name):
+      raise  # of what the room itself imports
+    raise ValueError(
+        f'config.domain must be one of {", ".join(map(repr, _ROOMS))}, or a '
+        f'package that has a module {name!r}; got {domain!r}.'
+    ) from None
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Raises a ValueError for a value that cannot work, naming its field."""
+  door(config.domain, 'config').check(config)
+
+
+def make_experiment(
+    config: ml_collections.ConfigDict, *, to_train: bool = True
+) -> experiment_lib.Experiment:
+  """Checks a configuration and opens its data; writes nothing of a run.
+
+  Args:
+    config: the whole configuration.
+    to_train: whether the batch must fit the devices of this machine, which it
+      need not for an evaluation.
+
+  Returns:
+    The experiment.
+
+  Raises:
+    ValueError: a value cannot work; the message names its field.
+    FileNotFoundError: the data set is not there; the message says which
+      command prepares it.
+  """
+  check(config)
+  return door(config.domain, 'experiment').prepare(config, to_train=to_train)
+
+
+def fill_defaults(config: ml_collections.ConfigDict) -> None:
+  """Gives the configuration of an older run the fields it was made without.
+
+  Raises:
+    ValueError: it is not the configuration of a run.
+  """
+  task = config.get('task')
+  if 'domain' not in config and task not in list(_OF_TASK):
+    raise ValueError(
+        f'config.task must be one of {", ".join(map(repr, _OF_TASK))}, got '
+        f'{task!r}.'
+    )
+  domain = config.get('domain') or _OF_TASK[task]
+  fields.fill(config, door(domain, 'config').FIELDS)
+
+
+def main_score(config: ml_collections.ConfigDict) -> str:
+  """Returns the score that is measured during training."""
+  return door(config.domain, 'config').SCORE

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs of a prepared data set, in memory, packed into padded batches."""
+
+import collections
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import copy
+import os
+import pathlib
+
+import numpy as np
+
+from hcl_jax.graphs import published
+from hcl_jax.graphs import refinement
+from hcl_jax.models import graph_batch as graphs_lib
+from hcl_jax.storage import locations
+from hcl_jax.storage import records
+
+# Above, a one-hot of the degree would be wider than it is worth.
+_MAX_DEGREE = 1000
+_MAX_NODE_LABELS = 10_000
+# With fewer, a step takes milliseconds and a compilation hundreds of them.
+_MANY_NODES = 4096
+
+
+class Graphs:
+  """Graphs with features of their nodes and a class.
+
+  Nodes and edges of all graphs lie one after the other.
+
+  Attributes:
+    nodes: features of the nodes, float32 ``[num_nodes, F]``.
+    node_starts: graph i has the nodes ``node_starts[i]`` up to
+      ``node_starts[i + 1]``, int64 ``[num_graphs + 1]``.
+    senders: where each edge begins, a node counted within its graph, int32
+      ``[num_edges]``.
+    receivers: where it ends; ascending within a graph.
+    edge_starts: as node_starts, of edges.
+    labels: int32 ``[num_graphs]``.
+    colours: nodes with one colour share a row of a batch, int64
+      ``[num_nodes]``; all differ unless :meth:`coloured` says otherwise.
+  """
+
+  def __init__(
+      self,
+      *,
+      nodes: np.ndarray,
+      num_nodes: np.ndarray,
+      senders: np.ndarray,
+      receivers: np.ndarray,
+      num_edges: np.ndarray,
+      labels: np.ndarray,
+  ):
+    """Takes all arrays, and the numbers of nodes and edges of each graph."""
+    self.nodes = np.asarray(nodes, np.float32)
+    self.node_starts = _starts(num_nodes)
+    self.senders = np.asarray(senders, np.int32)
+    self.receivers = np.asarray(receivers, np.int32)
+    self.edge_starts = _starts(num_edges)
+    self.labels = np.asarray(labels, np.int32)
+    self._check()
+    self.colours = np.arange(len(self.nodes))
+    first_nodes = np.repeat(self.node_starts[:-1], np.diff(self.edge_starts))
+    # As senders and receivers, counted over all graphs.
+    self._from = self.senders + first_nodes
+    self._to = self.receivers + first_nodes
+    self._in_starts = _starts(np.bincount(self._to, minlength=len(self.nodes)))
+
+  def __len__(self) -> int:
+    return len(self.labels)
+
+  @property
+  def num_classes(self) -> int:
+    return int(self.labels.max(initial=-1)) + 1
+
+  @property
+  def num_features(self) -> int:
+    return self.nodes.shape[1]
+
+  def coloured(self, num_layers: int) -> 'Graphs':
+    """The same graphs, with one colour for nodes that are embedded alike.
+
+    Args:
+      num_layers: of the network, which takes one sum over neighbours for each.
+
+    Returns:
+      Graphs whose batches have a row for each colour.
+    """
+    colours = refinement.colours_of_features(self.nodes)
+    for _ in range(num_layers):
+      colours = refinement.refine(colours, self._from, self._to)
+    graphs = copy.copy(self)
+    graphs.colours = colours
+    return graphs
+
+  def padding(self, rows: Sequence[int] | np.ndarray) -> graphs_lib.Padding:
+    """A shape that holds these graphs, one of few.
+
+    Counts are rounded up to four binary digits, so by less than an eighth, or
+    to a multiple of 64 nodes, edges and members and 8 graphs.
+
+    Args:
+      rows: numbers of the graphs.
+
+    Returns:
+      The shape.
+    """
+    return _rounded(_shape(self._pack(rows)))
+
+  def batch(
+      self,
+      rows: Sequence[int] | np.ndarray,
+      *paddings: graphs_lib.Padding,
+  ) -> graphs_lib.GraphBatch:
+    """Packs graphs.
+
+    Args:
+      rows: numbers of the graphs, in the order they shall have.
+      *paddings: shapes, of which the batch has the first that holds it; none:
+        that of :meth:`padding`.
+
+    Returns:
+      The batch, of numpy arrays.
+    """
+    batch = self._pack(rows)
+    needed = _shape(batch)
+    shape = _first_that_fits(needed, paddings or [_rounded(needed)])
+    return _padded(batch, shape)
+
+  def _pack(self, rows):
+    """A batch without padding."""
+    rows = self._read_rows(rows)
+    nodes, num_nodes = _ranges(self.node_starts, rows)
+    graph_ids = np.repeat(np.arange(len(rows)), num_nodes)
+    first, of_node = _first_of_each(self.colours[nodes])
+    edges, num_edges = _ranges(self._in_starts, nodes[first])
+    row_of = np.zeros(len(self.nodes), np.int64)
+    row_of[nodes] = of_node
+    pairs, member_counts = np.unique(
+        graph_ids * len(first) + of_node, return_counts=True
+    )
+    return graphs_lib.GraphBatch(
+        nodes=self.nodes[nodes[first]],
+        node_counts=np.bincount(of_node),
+        senders=row_of[self._from[edges]],
+        receivers=np.repeat(np.arange(len(first)), num_edges),
+        members=pairs % len(first),
+        graph_ids=pairs // len(first),
+        member_counts=member_counts,
+        graph_mask=np.ones(len(rows), bool),
+        label=self.labels[rows],
+        index=rows,
+    )
+
+  def _read_rows(self, rows):
+    rows = np.asarray(rows)
+    whole = rows.ndim == 1 and rows.size and rows.dtype.kind in 'iu'
+    if not whole or rows.min() < 0 or rows.max() >= len(self):
+      raise ValueError(
+          f'rows must be one or more whole numbers in [0, {len(self)}), got '
+          f'{rows}.'
+      )
+    return rows
+
+  def _check(self):
+    nodes, edges = np.diff(self.node_starts), np.diff(self.edge_starts)
+    if not len(nodes) == len(edges) == len(self.labels) or not len(nodes):
+      raise ValueError(
+          'num_nodes, num_edges and labels must have an entry for each graph, '
+          f'got {len(nodes)}, {len(edges)} and {len(self.labels)}.'
+      )
+    if self.nodes.ndim != 2 or len(self.nodes) != self.node_starts[-1]:
+      raise ValueError(
+          f'nodes must have shape [{self.node_starts[-1]}, features], a row '
+          f'for each of num_nodes; got {self.nodes.shape}.'
+      )
+    if np.any(nodes < 1):
+      raise ValueError(
+          f'num_nodes must be 1 or more, but graph {nodes.argmin()} has '
+          f'{nodes.min()}.'
+      )
+    size = np.repeat(nodes, edges)
+    for name in ('senders', 'receivers'):
+      ends = getattr(self, name)
+      if ends.shape != size.shape or np.any((ends < 0) | (ends >= size)):
+        raise ValueError(
+            f'{name} must be {len(size)} nodes, counted within each graph; got '
+            f'shape {ends.shape} or nodes that are not there.'
+        )
+    graph = np.repeat(np.arange(len(self)), edges)
+    if np.any((np.diff(self.receivers) < 0) & (np.diff(graph) == 0)):
+      raise ValueError('receivers must be in ascending order in each graph.')
+
+
+class GraphBatches(Sequence):
+  """The batches of an epoch, which every epoch repeats, as released.
+
+  The graphs are shuffled once; the last batch has what is left. There are few
+  shapes, so a step is compiled few times.
+
+  Attributes:
+    rows: numbers of the graphs of each batch.
+  """
+
+  def __init__(
+      self,
+      graphs: Graphs,
+      *,
+      seed: int,
+      batch_size: int,
+      paddings: Mapping[int, Sequence[graphs_lib.Padding]] | None = None,
+  ):
+    """Packs all graphs in the order of the seed, ``batch_size`` at a time.
+
+    Args:
+      graphs: the graphs.
+      seed: of the order.
+      batch_size: graphs of a batch.
+      paddings: shapes, smallest first, by the number of graphs of a batch;
+        None: those of :func:`common_paddings` of the seed. A batch has the
+        first that holds it.
+    """
+    self.rows = _order(graphs, seed, batch_size)
+    if paddings is None:
+      paddings = common_paddings(graphs, seeds=[seed], batch_size=batch_size)
+    self._batches = [
+        graphs.batch(rows, *paddings[len(rows)]) for rows in self.rows
+    ]
+
+  def __len__(self) -> int:
+    return len(self._batches)
+
+  def __getitem__(self, number: int) -> graphs_lib.GraphBatch:
+    return self._batches[number]
+
+
+def common_paddings(
+    graphs: Graphs, *, seeds: Iterable[int], batch_size: int
+) -> dict[int, list[graphs_lib.Padding]]:
+  """Shapes that hold the batches of an epoch in any of several orders.
+
+  They hold the orders of the seeds 0 to 9 too, so that repeats of a run mostly
+  have the same shapes, and with them the same rounding, alone or together.
+  Batches of a number of graphs have one shape, or three where they are large
+  and three spare a sixteenth of all rows: each is a compilation more.
+
+  Args:
+    graphs: the graphs.
+    seeds: of the orders.
+    batch_size: graphs of a batch.
+
+  Returns:
+    The shapes, smallest first, by the number of graphs of a batch:
+    ``batch_size``, and what is left for the last one.
+  """
+  needed = collections.defaultdict(list)
+  for seed in {*seeds, *range(10)}:
+    for rows in _order(graphs, seed, batch_size):
+      needed[len(rows)].append(_shape(graphs._pack(rows)))
+  one = {size: _shapes(x, 1) for size, x in needed.items()}
+  three = {size: _shapes(x, 3) for size, x in needed.items()}
+  computed = {size: _num_rows(needed[size], one[size]) for size in needed}
+  in_all = sum(computed.values())
+
+  def choose(size):
+    spared = computed[size] - _num_rows(needed[size], three[size])
+    large = one[size][0].nodes >= _MANY_NODES
+    return three[size] if large and spared > in_all / 16 else one[size]
+
+  return {size: choose(size) for size in needed}
+
+
+def load_graphs(
+    name: str, *, data_dir: str | os.PathLike | None = None
+) -> Graphs:
+  """Reads a prepared data set of graphs; never uses the network.
+
+  The features of a node are the one-hot of its label. Where nodes have none,
+  they are the one-hot of its degree, or, with a degree of 1000 or more among
+  them, the degree moved and scaled to mean 0 and (unbiased) deviation 1 over
+  all nodes.
+
+  Args:
+    name: ``'MUTAG'`` or another of the eight known ones, or
+      ``'tu_graphs/NAME'``.
+    data_dir: folder of prepared data sets; None for the default of tfds
+      ($TFDS_DATA_DIR or ~/tensorflow_datasets).
+
+  Returns:
+    The graphs, in the order of the collection.
+
+  Raises:
+    FileNotFoundError: the data set is not prepared; the message says how to.
+    ValueError: it is not one of graphs.
+  """
+  found = locations.require(
+      published.full_name(name), locations.data_dir(data_dir)
+  )
+  return _assemble(_read(found))
+
+
+def node_features(
+    node_labels: np.ndarray, receivers: np.ndarray, num_nodes: int
+) -> np.ndarray:
+  """Features as :func:`load_graphs` says.
+
+  Args:
+    node_labels: ``[num_nodes]``, from 0; empty for none.
+    receivers: where each edge ends, over all graphs.
+    num_nodes: number of nodes.
+
+  Returns:
+    float32 ``[num_nodes, F]``.
+  """
+  if len(node_labels):
+    if node_labels.max() >= _MAX_NODE_LABELS:
+      raise ValueError(
+          f'labels of nodes must span less than {_MAX_NODE_LABELS} values, got '
+          f'{node_labels.max() + 1}; number them through.'
+      )
+    return _one_hot(node_labels)
+  degrees = np.bincount(receivers, minlength=num_nodes)
+  if degrees.max() < _MAX_DEGREE:
+    return _one_hot(degrees)
+  scaled = (degrees - degrees.mean()) / degrees.std(ddof=1)
+  return scaled[:, None].astype(np.float32)
+
+
+def _order(graphs, seed, batch_size):
+  """Numbers of the graphs of each batch of an epoch."""
+  if batch_size < 1:
+    raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
+  order = np.random.default_rng(seed).permutation(len(graphs))
+  return [
+      order[start : start + batch_size]
+      for start in range(0, len(graphs), batch_size)
+  ]
+
+
+def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
+  builder = records.open_builder(directory)
+  if 'sender' not in builder.info.features:
+    raise ValueError(
+        f'{builder.info.full_name} has no graphs, only '
+        f'{", ".join(builder.info.features)}.'
+    )
+  source = records.open_split(builder, 'train')
+  return source.__getitems__(range(len(source)))
+
+
+def _assemble(examples):
+  def joined(key):
+    return np.concatenate([example[key] for example in examples])
+
+  num_nodes = np.array([example['num_nodes'] for example in examples])
+  num_edges = np.array([len(example['sender']) for example in examples])
+  receivers = joined('receiver')
+  first_nodes = np.repeat(np.cumsum(num_nodes) - num_nodes, num_edges)
+  return Graphs(
+      nodes=node_features(
+          joined('node_label'), receivers + first_nodes, num_nodes.sum()
+      ),
+      num_nodes=num_nodes,
+      senders=joined('sender'),
+      receivers=receivers,
+      num_edges=num_edges,
+      labels=np.array([example['label'] for example in examples]),
+  )
+
+
+def _one_hot(values):
+  features = np.zeros((len(values), values.max() + 1), np.float32)
+  features[np.arange(len(values)), values] = 1
+  return features
+
+
+def _starts(counts):
+  return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def _ranges(starts, rows):
+  """All indices from starts[i] to starts[i + 1] for i in rows; their counts."""
+  counts = starts[rows + 1] - starts[rows]
+  shifts = np.repeat(starts[rows] - (np.cumsum(counts) - counts), counts)
+  return np.arange(len(shifts)) + shifts, counts
+
+
+def _first_of_each(colours):
+  """Where each colour comes first, ascending; the number of each colour."""
+  _, first, number = np.unique(
+      colours, return_index=True, return_inverse=True
+  )
+  order = np.argsort(first)
+  rank = np.empty_like(order)
+  rank[order] = np.arange(len(order))
+  return first[order], rank[number]
+
+
+def _shape(batch):
+  return graphs_lib.Padding(
+      nodes=len(batch.nodes),
+      edges=len(batch.senders),
+      members=len(batch.members),
+      graphs=len(batch.index),
+  )
+
+
+def _rounded(shape, digits=4):
+  least = graphs_lib.Padding(nodes=64, edges=64, members=64, graphs=8)
+  return graphs_lib.Padding(
+      *(_round_up(*sizes, digits) for sizes in zip(shape, least, strict=True))
+  )
+
+
+def _shapes(needed, number):
+  """So many shapes, smallest first, for equal shares of what is needed."""
+  shares = np.array_split(sorted(needed), number)
+  largest = [share.max(axis=0) for share in shares if len(share)]
+  return [_rounded(x, 6) for x in np.maximum.accumulate(largest).tolist()]
+
+
+def _num_rows(needed, shapes):
+  """Rows of nodes that are computed, padding included."""
+  return sum(_first_that_fits(shape, shapes).nodes for shape in needed)
+
+
+def _first_that_fits(shape, paddings):
+  fitting = (x for x in paddings if not any(np.less(x, shape)))
+  try:
+    return next(fitting)
+  except StopIteration:
+    raise ValueError(
+        f'padding must hold the graphs of rows, {shape}; got {paddings[-1]}.'
+    ) from None
+
+
+def _padded(batch, padding):
+  nodes, edges, members, num_graphs = padding
+  return graphs_lib.GraphBatch(
+      nodes=_pad(batch.nodes, nodes, 0),
+      node_counts=_pad(batch.node_counts, nodes, 0),
+      senders=_pad(batch.senders, edges, nodes),
+      receivers=_pad(batch.receivers, edges, nodes),
+      members=_pad(batch.members, members, nodes),
+      graph_ids=_pad(batch.graph_ids, members, num_graphs),
+      member_counts=_pad(batch.member_counts, members, 0),
+      graph_mask=np.arange(num_graphs) < len(batch.index),
+      label=_pad(batch.label, num_graphs, -1),
+      index=_pad(batch.index, num_graphs, -1),
+  )
+
+
+def _round_up(count, least, digits):
+  """To a whole multiple of ``least`` that has so many binary digits."""
+  unit = max(1 << max(int(count).bit_length() - digits, 0), least)
+  return max(-(-int(count) // unit), 1) * unit
+
+
+def _pad(values, length, filler):
+  dtype = np.float32 if values.dtype.kind == 'f' else np.int32
+  padded = np.full((length, *values.shape[1:]), filler, dtype)
+  padded[: len(values)] = values
+  return padded

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InfoGraph: nodes against graphs, negatives from the other graphs."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+import ml_collections
+
+import hcl_jax
+from hcl_jax.models import gin
+from hcl_jax.models import graph_batch as graphs
+from hcl_jax.training import annealing
+from hcl_jax.training import task
+
+
+@dataclasses.dataclass(frozen=True)
+class InfoGraph:
+  r"""A graph encoder and :func:`hcl_jax.infograph_loss` on what its heads give.
+
+  With a prior, rows u drawn uniformly from :math:`[0, 1)^{dim}`, the encoder's
+  graphs y and a discriminator D, the loss has the further term
+
+  .. math::
+    -\gamma \, \bigl(\overline{\log D(u)} + \overline{\log(1 - D(y))}\bigr)
+
+  with one sign for the encoder and for D, as released: they do not play against
+  each other. Batches are the fields of a ``GraphBatch``, by name, and belong to
+  one device. ``beta`` and ``tau_plus`` may be traced.
+
+  Attributes:
+    module: the encoder with its heads.
+    beta: schedule of the concentration.
+    tau_plus: class prior; None: that of the variant.
+    variant: of the loss.
+    prior_weight: gamma; 0 for no prior, for which module has no D.
+  """
+
+  module: gin.InfoGraph
+  beta: hcl_jax.schedules.Schedule
+  tau_plus: ArrayLike | None = None
+  variant: str = 'paper'
+  prior_weight: float = 0.0
+
+  def init(self, key, batch):
+    variables = dict(
+        self.module.init(key, graphs.GraphBatch(**batch), train=False)
+    )
+    return variables.pop('params'), variables
+
+  def embed(self, params, state, batch, key, rows):
+    del rows  # of the batch as a dict
+    batch = graphs.GraphBatch(**batch)
+    (features, nodes, pooled), updated = self.module.apply(
+        {'params': params, **state}, batch, train=True, mutable=['batch_stats']
+    )
+    logits = self._logits(params, features, key) if self.prior_weight else None
+    return (nodes, pooled, logits), {**state, **updated}
+
+  def _logits(self, params, features, key):
+    """The discriminator's logits of the prior and of the graphs."""
+    num_graphs, dim = features.shape
+    numbers = jnp.arange(num_graphs, dtype=jnp.int32)
+    # A key for each graph, so that padding does not change the others' rows.
+    keys = task.row_keys(key, numbers, 1)[:, 0]
+    noise = jax.vmap(lambda k: jax.random.uniform(k, (dim,)))(keys)
+    return tuple(
+        self.module.apply({'params': params}, x, method='discriminate')
+        for x in (noise, features)
+    )
+
+  def loss(self, embeddings, state, batch, step):
+    nodes, pooled, logits = embeddings
+    batch = graphs.GraphBatch(**batch)
+    loss = hcl_jax.infograph_loss(
+        nodes,
+        pooled,
+        batch.graph_ids,
+        beta=self.beta(step),
+        tau_plus=self.tau_plus,
+        variant=self.variant,
+        graph_mask=batch.graph_mask,
+        node_rows=batch.members,
+        node_counts=batch.member_counts,
+    )
+    if logits is None:
+      return loss
+    of_noise, of_graphs = logits
+    surprise = jax.nn.softplus(-of_noise) + jax.nn.softplus(of_graphs)
+    prior = jnp.mean(surprise, where=batch.graph_mask)
+    return loss + self.prior_weight * prior
+
+  def update(self, params, state, embeddings, batch):
+    return state
+
+  def metrics(self, embeddings, batch, step):
+    return {'beta': self.beta(step)}
+
+  def features(self, params, state, batch, keys=None):
+    return self._evaluate(params, state, batch, keys)[0]
+
+  def compared(self, params, state, batch, keys=None):
+    return self._evaluate(params, state, batch, keys)[1:]
+
+  def _evaluate(self, params, state, batch, keys):
+    del keys  # graphs are not augmented
+    return self.module.apply(
+        {'params': params, **state}, graphs.GraphBatch(**batch), train=False
+    )
+
+
+def create(
+    config: ml_collections.ConfigDict, *, total_steps: int, steps_per_epoch: int
+) -> InfoGraph:
+  """The task that a configuration describes.
+
+  Args:
+    config: the whole configuration.
+    total_steps: length of the run, for schedules.
+    steps_per_epoch: steps of an epoch.
+
+  Returns:
+    The task.
+  """
+  loss: Any = config.loss
+  return InfoGraph(
+      module=gin.InfoGraph(
+          **config.model, with_prior=loss.prior_weight > 0
+      ),
+      beta=annealing.beta_schedule(loss, total_steps, steps_per_epoch),
+      tau_plus=loss.tau_plus,
+      variant=loss.variant,
+      prior_weight=loss.prior_weight,
+  )

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings of many sentences, in batches of one shape."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import itertools
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from hcl_jax.evaluation import cross_validation
+from hcl_jax.models import gru
+from hcl_jax.models import packed_text as sentences_lib
+from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.storage import threads
+from hcl_jax.training import step as step_lib
+from hcl_jax.training import task as task_lib
+
+# One sentence that is looked for should not take the time of a whole batch.
+_FEW = 8
+# Share of the places of a batch that words may take; lanes that sentences are
+# laid into are seldom quite full.
+_FILL = 0.95
+
+
+class Embedder:
+  """Computes the features that a task has of sentences.
+
+  A batch has as many sentences as there is space for in lanes, whatever their
+  lengths, so that there is little padding and one shape to compile, and another
+  for a few sentences. (There are more if sentences fill lanes badly, such as
+  all that are a little longer than half a lane.)
+
+  Args:
+    task: has the features.
+    config: the whole configuration.
+    poll: called before the first batch and after each; raises to leave early.
+  """
+
+  def __init__(
+      self,
+      task: task_lib.Task,
+      config: ml_collections.ConfigDict,
+      poll: Callable[[], None] = lambda: None,
+  ):
+    self._length = config.data.max_length
+    self._rows = config.evaluate.batch_size
+    self._lanes = -(-self._rows // 4)
+    # Of the 25,000 words of a batch of books, one in eight is new.
+    self._words = max(self._lanes * self._length // 6, self._length)
+    self._poll = poll
+    self._features = step_lib.compile_lone(
+        lambda _, params, batch: task.features(params, {}, batch),
+        compiler_options=gru.compiler_options(),
+    )
+
+  def __call__(
+      self,
+      params: Any,
+      sentences: Sequence[np.ndarray],
+      progress: Callable[[int], None] = lambda done: None,
+  ) -> np.ndarray:
+    """Features ``[n, F]``, in the order given.
+
+    Args:
+      params: of the task.
+      sentences: words of each, as ids.
+      progress: called with the number of sentences embedded so far.
+    """
+
+    sizes = self._rows, self._lanes, self._words
+    if len(sentences) <= _FEW:
+      sizes = _FEW, _FEW, _FEW * self._length
+
+    def embed(rows):
+      batch = self._pack(sentences[rows.start : rows.stop], *sizes)
+      features = np.asarray(self._features({}, params, batch))
+      return rows, features[: len(rows)]
+
+    ranges, parts = self._ranges(sentences), []
+    # The first alone, or several threads would compile.
+    first = map(embed, itertools.islice(ranges, 1))
+    others = threads.map_ahead(
+        embed, ranges, num_threads=cross_validation.usable_cores()
+    )
+    self._poll()
+    for rows, features in itertools.chain(first, others):
+      parts.append(features)
+      progress(rows.stop)
+      self._poll()
+    return np.concatenate(parts)
+
+  def _ranges(self, sentences) -> Iterator[range]:
+    """Sentences that follow each other and fit into a batch."""
+    start, used, seen = 0, 0, set()
+    for row, sentence in enumerate(sentences):
+      words = np.asarray(sentence[: self._length]).tolist() or [0]
+      full = (
+          row - start == self._rows
+          or used + len(words) > _FILL * self._lanes * self._length
+          or len(seen) + len(set(words) - seen) > self._words
+      )
+      if full and row > start:
+        yield range(start, row)
+        start, used, seen = row, 0, set()
+      used += len(words)
+      seen.update(words)
+    yield range(start, len(sentences))
+
+  def _pack(self, sentences, rows, lanes, words):
+    batch = sentence_batches.pad_sentences(
+        sentences, max_length=self._length, lengths=(self._length,),
+        num_rows=rows,
+    )  # fmt: skip
+    batch = sentences_lib.pack(**batch, min_lanes=lanes, min_words=words)
+    return step_lib.split_rows(batch._asdict(), 1)

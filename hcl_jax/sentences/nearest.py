@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sentences nearest to a given one, by the encoders of a run."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hcl_jax import evaluation
+from hcl_jax.sentences import experiment as sentence_experiment
+from hcl_jax.training import state as state_lib
+
+
+class Found(NamedTuple):
+  """A sentence that was found.
+
+  Attributes:
+    cosine: of the two embeddings, from -1 to 1.
+    text: the sentence.
+  """
+
+  cosine: float
+  text: str
+
+
+class Finder:
+  """Embeds a collection of sentences once, and looks into it.
+
+  Args:
+    experiment: what was trained.
+    state: where it stands.
+    texts: the collection; None for the sentences trained on.
+    max_sentences: the first so many of the collection are taken.
+    progress: called with the number of sentences embedded so far.
+  """
+
+  def __init__(
+      self,
+      experiment: sentence_experiment.SentenceExperiment,
+      state: state_lib.TrainState,
+      *,
+      texts: Sequence[str] | None = None,
+      max_sentences: int = 50_000,
+      progress: Callable[[int], None] = lambda done: None,
+  ):
+    self._corpus = experiment.train
+    self._state = state
+    self._reader = experiment.reader()
+    self._texts = None if texts is None else list(texts[:max_sentences])
+    size = len(self._corpus if texts is None else texts)
+    self.size = min(size, max_sentences)
+    if not self.size:
+      raise ValueError('texts must have a sentence or more, got none.')
+    tokens = [self._tokens(row) for row in range(self.size)]
+    self._features = self._reader.features(state, tokens, progress)
+
+  def find(self, text: str, k: int = 10) -> list[Found]:
+    """The k nearest sentences, the nearest first."""
+    query = self._reader.features(
+        self._state, [self._corpus.vocabulary.encode(text)]
+    )
+    cosines, rows = evaluation.nearest_neighbors(self._features, query, k=k)
+    return [
+        Found(float(cosine), self._text(row))
+        for cosine, row in zip(cosines[0], rows[0], strict=True)
+    ]
+
+  def _tokens(self, row):
+    if self._texts is not None:
+      return self._corpus.vocabulary.encode(self._texts[row])
+    first, last = self._corpus.starts[row : row + 2]
+    return self._corpus.tokens[first:last]
+
+  def _text(self, row):
+    if self._texts is not None:
+      return self._texts[row]
+    words = self._corpus.vocabulary.words
+    return ' '.join(words[token] for token in self._tokens(row))

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quick-thoughts: sentences against their neighbours, the others negatives."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import ml_collections
+
+import hcl_jax
+from hcl_jax.models import gru
+from hcl_jax.models import packed_text as sentences
+from hcl_jax.training import annealing
+
+
+@dataclasses.dataclass(frozen=True)
+class QuickThoughts:
+  r"""Two encoders f and g, and :func:`hcl_jax.quick_thoughts_loss` on both.
+
+  The loss of a batch is the mean over its sentences. What is evaluated of a
+  sentence x is :math:`[f(x) / |f(x)|, g(x) / |g(x)|]`. Batches are the fields
+  of a ``SentenceBatch``, by name, and belong to one device.
+
+  Attributes:
+    module: the encoders.
+    beta: schedule of the concentration.
+    loss_knobs: further knobs of the loss by name.
+  """
+
+  module: gru.SentenceEncoders
+  beta: hcl_jax.schedules.Schedule
+  loss_knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  def init(self, key, batch):
+    variables = self.module.init(key, sentences.SentenceBatch(**batch))
+    return variables['params'], {}
+
+  def embed(self, params, state, batch, key, rows):
+    del key, rows  # nothing is random
+    return self._apply(params, batch), state
+
+  def _apply(self, params, batch):
+    batch = sentences.SentenceBatch(**batch)
+    return self.module.apply({'params': params}, batch)
+
+  def loss(self, embeddings, state, batch, step):
+    losses = hcl_jax.quick_thoughts_loss(
+        *embeddings, **self._knobs(batch, step)
+    )
+    return jnp.mean(losses, where=batch['index'] >= 0)
+
+  def _knobs(self, batch, step):
+    return {
+        'beta': self.beta(step),
+        'segments': batch['segment'],
+        'where': batch['index'] >= 0,
+        **self.loss_knobs,
+    }
+
+  def update(self, params, state, embeddings, batch):
+    return state
+
+  def metrics(self, embeddings, batch, step):
+    share = hcl_jax.quick_thoughts_clamp_fraction(
+        *embeddings, **self._knobs(batch, step)
+    )
+    return {'beta': self.beta(step), 'clamp_fraction': share}
+
+  def features(self, params, state, batch, keys=None):
+    del keys  # sentences are not augmented
+    return jnp.concatenate(
+        [_unit(z) for z in self._apply(params, batch)], axis=-1
+    )
+
+  def compared(self, params, state, batch, keys=None):
+    del keys
+    return self._apply(params, batch)
+
+
+def create(
+    config: ml_collections.ConfigDict,
+    *,
+    vocabulary_size: int,
+    total_steps: int,
+    steps_per_epoch: int,
+) -> QuickThoughts:
+  """The task that a configuration describes.
+
+  Args:
+    config: the whole configuration.
+    vocabulary_size: number of words.
+    total_steps: length of the run, for schedules.
+    steps_per_epoch: steps of an epoch.
+
+  Returns:
+    The task.
+  """
+  loss = config.loss
+  knobs = {
+      name: loss[name]
+      for name in (
+          'tau_plus', 'window', 'self_pair', 'stop_gradient_clip', 'floor'
+      )
+  }  # fmt: skip
+  return QuickThoughts(
+      module=gru.SentenceEncoders(vocabulary_size, **config.model),
+      beta=annealing.beta_schedule(loss, total_steps, steps_per_epoch),
+      loss_knobs={**knobs, 'clip_scale': loss.clip_scale or None},
+  )
+
+
+def _unit(z):
+  """Rows of length one; 0 stays 0."""
+  length = jnp.linalg.norm(z, axis=-1, keepdims=True)
+  return z / jnp.where(length == 0, 1, length)
