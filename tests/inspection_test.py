@@ -11,13 +11,16 @@ import optax
 from hcl_jax import domains
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
+from hcl_jax.graphs import inspect as graph_inspect
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.images import inspect as image_inspect
 from hcl_jax.report import inspection
 from hcl_jax.report import run_report
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import inspect as sentence_inspect
 from hcl_jax.training import loop
 from tests.support import corpus
 from tests.support import looping
@@ -97,7 +100,7 @@ class SampleTest(looping.LoopTest):
   def test_images(self, make_task):
     experiment = _image_experiment(make_task())
     state = experiment.create_state()
-    sample = inspection.sample_images(experiment, state)
+    sample = image_inspect.sample(experiment, state)
     self.assertEqual(sample.embeddings.shape, (40, 4))
     self.assertEqual(sample.items.shape, (16, 4, 4, 3))
     np.testing.assert_array_equal(
@@ -123,7 +126,7 @@ class SampleTest(looping.LoopTest):
 
   def test_negatives_of_other_classes_only(self):
     experiment = _image_experiment(**{'loss.supervised_negatives': True})
-    sample = inspection.sample_images(experiment, experiment.create_state())
+    sample = image_inspect.sample(experiment, experiment.create_state())
     classes = np.tile(sample.labels[:16], 2)
     np.testing.assert_array_equal(
         sample.negatives.where, sample.labels[:16, None] != classes[None, :]
@@ -139,7 +142,7 @@ class SampleTest(looping.LoopTest):
         steps_per_epoch=1,
         summary='',
         records=[],
-        sample=inspection.sample_images(experiment, experiment.create_state()),
+        sample=image_inspect.sample(experiment, experiment.create_state()),
     )
     self.assertEqual('"nce": true' in run_report.beta_panel([run]), shown)
 
@@ -147,7 +150,7 @@ class SampleTest(looping.LoopTest):
   def test_graphs(self, variant, sign):
     experiment = _graph_experiment(**{'loss.variant': variant})
     state = experiment.create_state()
-    sample = inspection.sample_graphs(experiment, state)
+    sample = graph_inspect.sample(experiment, state)
     batch, graphs = experiment.epoch[0], experiment.graphs
     np.testing.assert_array_equal(
         sample.labels[:12], graphs.labels[batch.index[:12]]
@@ -179,7 +182,7 @@ class SampleTest(looping.LoopTest):
   def test_sentences(self, clip_scale):
     experiment = _sentence_experiment(self, **{'loss.clip_scale': clip_scale})
     state = experiment.create_state()
-    sample = inspection.sample_sentences(experiment, state)
+    sample = sentence_inspect.sample(experiment, state)
     text = experiment.validation
     self.assertEqual(sample.items, [text.text(row) for row in range(24)])
     # Chapters of six sentences: pairs (0, 1), (2, 3), (4, 5) of each.
@@ -198,7 +201,7 @@ class SampleTest(looping.LoopTest):
     shifted[:3] = 0
     shifted[3:] = np.maximum(shifted[3:], 1)
     experiment.validation.segments = shifted
-    sample = inspection.sample_sentences(experiment, experiment.create_state())
+    sample = sentence_inspect.sample(experiment, experiment.create_state())
     self.assertNotEqual(sample.labels[2], sample.labels[3])
 
 
@@ -241,8 +244,8 @@ class InspectTest(looping.LoopTest):
 
   def test_report_of_graphs_and_of_sentences(self):
     runs = {
-        'graphs': (_graph_experiment(), inspection.sample_graphs),
-        'sentences': (_sentence_experiment(self), inspection.sample_sentences),
+        'graphs': (_graph_experiment(), graph_inspect.sample),
+        'sentences': (_sentence_experiment(self), sentence_inspect.sample),
     }
     for name, (experiment, take) in runs.items():
       found = inspection.Inspection(

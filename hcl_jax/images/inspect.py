@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report shows of a run on images."""
+
+import jax
+import numpy as np
+
+from hcl_jax import analysis
+from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.training import sample as sample_lib
+from hcl_jax.training import state as state_lib
+from hcl_jax.training import task as task_lib
+
+_MAX_ROWS = 2000
+
+
+def sample(
+    experiment: experiment_lib.Experiment, state: state_lib.TrainState
+) -> sample_lib.Sample:
+  """Test images in an order of their own, and two views of the first ones."""
+  config, test = experiment.config, experiment.test
+  rows = np.random.default_rng(0).permutation(len(test))[:_MAX_ROWS]
+  num_items = min(len(rows), config.data.batch_size, sample_lib.MAX_ITEMS)
+  images = test.rows(rows)
+  compared = sample_lib.compiled(experiment.task.compared, state)
+  plain = _in_blocks(
+      lambda some: compared({'image': some}), images, num_items
+  )
+  views = tuple(
+      np.asarray(compared({'image': images[:num_items]}, keys))
+      for keys in np.moveaxis(_view_keys(num_items), 1, 0)
+  )
+  items = np.arange(num_items)
+  labels = test.labels[rows]
+  by_class = config.loss.supervised_negatives
+  pos_logits, neg_logits, where = map(
+      np.asarray,
+      analysis.two_view_logits(
+          *views,
+          temperature=config.loss.temperature,
+          labels=labels[:num_items] if by_class else None,
+      ),
+  )
+  return sample_lib.Sample(
+      embeddings=plain,
+      labels=labels,
+      items=images[:num_items],
+      item_names=_class_names(labels[:num_items], test.class_names),
+      negatives=sample_lib.Negatives(
+          pos_logits=pos_logits[:num_items],
+          neg_logits=neg_logits[:num_items],
+          where=where[:num_items],
+          anchors=items,
+          items=np.concatenate([items, items]),
+      ),
+      views=views,
+  )
+
+
+def _in_blocks(function, rows, size):
+  """The function of so many rows at a time, the last ones padded."""
+  parts = []
+  for start in range(0, len(rows), size):
+    some = rows[start : start + size]
+    padding = [(0, size - len(some))] + [(0, 0)] * (some.ndim - 1)
+    parts.append(np.asarray(function(np.pad(some, padding)))[: len(some)])
+  return np.concatenate(parts)
+
+
+def _view_keys(num_items):
+  rows = np.arange(num_items, dtype=np.int32)
+  return task_lib.row_keys(jax.random.key(0), rows, 2)
+
+
+def _class_names(labels, names=()):
+  return [names[x] if 0 <= x < len(names) else f'class {x}' for x in labels]

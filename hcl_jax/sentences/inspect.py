@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report shows of a run on sentences."""
+
+import numpy as np
+
+from hcl_jax.models import packed_text as sentences_lib
+from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import evaluate as sentence_readout
+from hcl_jax.sentences import experiment as sentence_experiment
+from hcl_jax.training import sample as sample_lib
+from hcl_jax.training import state as state_lib
+
+
+def sample(
+    experiment: sentence_experiment.SentenceExperiment,
+    state: state_lib.TrainState,
+) -> sample_lib.Sample:
+  """A batch of the validation text; every second pair of neighbours is one."""
+  config, text = experiment.config, experiment.validation
+  batch = sentence_batches.SentenceBatches(
+      text,
+      seed=0,
+      batch_size=min(config.data.batch_size, sample_lib.MAX_ITEMS),
+      max_length=config.data.max_length,
+      lengths=sentence_readout.lengths(config.data.max_length),
+  ).batch(0)
+  index, segment = batch['index'], batch['segment']
+  packed = sentences_lib.pack(**batch)._asdict()
+  compared, embedded = (
+      sample_lib.compiled(function, state)
+      for function in (experiment.task.compared, experiment.task.features)
+  )
+  left, right = map(np.asarray, compared(packed))
+  features = np.asarray(embedded(packed))
+  there = index >= 0
+  left, right, features, index, segment = (
+      x[there] for x in (left, right, features, index, segment)
+  )
+  rows = np.arange(len(index))
+  distance = np.abs(rows[:, None] - rows[None, :])
+  near = distance <= config.loss.window
+  near &= segment[:, None] == segment[None, :]
+  where = ~near & (distance > 0)
+  scores = left @ right.T
+  if config.loss.clip_scale:
+    scale = config.loss.clip_scale
+    scores = sample_lib.clip_factor(scores, where, scale) * scores
+  pairs = 2 * segment.astype(np.int64) * len(rows) + rows // 2
+  return sample_lib.Sample(
+      embeddings=features,
+      labels=np.unique(pairs, return_inverse=True)[1],
+      items=[text.text(row) for row in index],
+      item_names=None,
+      negatives=sample_lib.Negatives(None, scores, where, rows, rows),
+  )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of what a run makes of its data, as arrays to look at."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import hcl_jax
+from hcl_jax import models
+from hcl_jax.training import state as state_lib
+
+MAX_ITEMS = 256
+_CLIP_SCALE = 2.0
+
+
+class Negatives(NamedTuple):
+  """The negatives of anchors, in the numbers that the loss weighs them by.
+
+  Attributes:
+    pos_logits: similarity of each anchor to its positive, ``[a]``; None where
+      the loss has more than one of them, or another form.
+    neg_logits: what beta multiplies, ``[a, n]``.
+    where: what is a negative of its anchor, ``[a, n]``.
+    anchors: the item that each anchor is of, ``[a]``.
+    items: the item that each column is of, ``[n]``.
+  """
+
+  pos_logits: np.ndarray | None
+  neg_logits: np.ndarray
+  where: np.ndarray
+  anchors: np.ndarray
+  items: np.ndarray
+
+
+class Sample(NamedTuple):
+  """Some of the data of a run, as its encoder sees them in evaluation mode.
+
+  Attributes:
+    embeddings: of items and of further rows, the items first, ``[n, dim]``.
+    labels: of the same, ``[n]``; rows that have one label belong together.
+    items: a batch, as images ``[m, height, width, 3]`` or as words.
+    item_names: the class of each item, or None.
+    negatives: of the batch.
+    views: two augmented views of the items, ``[m, dim]`` each, or None.
+  """
+
+  embeddings: np.ndarray
+  labels: np.ndarray
+  items: np.ndarray | list[str]
+  item_names: list[str] | None
+  negatives: Negatives
+  views: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def compiled(
+    function: Callable[..., Any], state: state_lib.TrainState
+) -> Callable[..., Any]:
+  """Returns a function of the task with the parameters that are evaluated."""
+  params, task_state = jax.device_get(
+      (state_lib.evaluated_params(state), state.task_state)
+  )
+  compiled = jax.jit(function, compiler_options=models.compiler_options())
+  return lambda batch, *keys: compiled(params, task_state, batch, *keys)
+
+
+def clip_factor(
+    scores: np.ndarray, where: np.ndarray, clip_scale: float = _CLIP_SCALE
+) -> float:
+  """Returns what clipping multiplies scores by, for a beta of one."""
+  return float(
+      hcl_jax.clipped_beta(1.0, scores, clip_scale=clip_scale, where=where)
+  )
