@@ -3,6 +3,7 @@
 
 import ast
 import doctest
+import graphlib
 import importlib
 import pathlib
 import re
@@ -74,6 +75,23 @@ class LayersTest(parameterized.TestCase):
             or (there in losses.__all__ and _LAYERS[here] > 0)
         )
         self.assertTrue(allowed, f'{path.name} imports {module}')
+
+  def test_no_module_imports_itself_by_way_of_others(self):
+    modules = {
+        '.'.join(['hcl_jax', *path.relative_to(_ROOT).with_suffix('').parts])
+        .removesuffix('.__init__'): path
+        for path in _sources()
+    }  # fmt: skip
+    graph = {
+        # The names of a package may come from its modules.
+        module: {x for x in _imports(path) if x in modules}
+        for module, path in modules.items()
+        if path.name != '__init__.py'
+    }
+    try:
+      graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+      self.fail(' -> '.join(error.args[1]))
 
   def test_packages_keep_what_is_private(self):
     for path in _sources():

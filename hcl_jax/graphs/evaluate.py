@@ -4,48 +4,56 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import functools
-from typing import TYPE_CHECKING
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
 from hcl_jax import evaluation
+from hcl_jax.graphs import data as graph_data
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
-
-if TYPE_CHECKING:
-  from hcl_jax.graphs import experiment as graph_experiment
+from hcl_jax.training import task as task_lib
 
 
 class GraphReader:
   """Embeds all graphs and cross-validates classifiers on the embeddings.
 
   Args:
-    experiment: what is evaluated.
+    config: the whole configuration.
+    task: has the features.
+    epoch: batches of all graphs.
+    labels: classes of the graphs, in the order of the set.
+    device: where to embed them.
     poll: called before every batch and after every fold; raises to leave.
   """
 
   def __init__(
       self,
-      experiment: 'graph_experiment.GraphExperiment',
+      config: ml_collections.ConfigDict,
+      task: task_lib.Task,
+      epoch: graph_data.GraphBatches,
+      *,
+      labels: np.ndarray,
+      device: jax.Device,
       poll: Callable[[], None] = lambda: None,
   ):
-    self._experiment = experiment
+    self._config, self._epoch, self._labels = config, epoch, labels
     self._poll = poll
-    self._embed = step_lib.make_features(experiment.task, experiment.devices)
+    self._embed = step_lib.make_features(task, [device])
 
   def evaluate(
       self, state: state_lib.TrainState, protocols: tuple[str, ...]
   ) -> experiment_lib.Scores:
     """Scores by ``protocol/measure``, between 0 and 1, and all folds."""
     features = self.features(state)
-    config = self._experiment.config.evaluate
+    config = self._config.evaluate
     results = [
         validate(
             features,
-            self._experiment.graphs.labels,
+            self._labels,
             workers=config.workers or None,
             progress=lambda *_: self._poll(),
         )
@@ -57,7 +65,7 @@ class GraphReader:
     """Embeddings ``[n, dim]`` in evaluation mode, in the order of the set."""
     params = state_lib.evaluated_params(state)
     parts, index = [], []
-    for batch in self._experiment.epoch:
+    for batch in self._epoch:
       self._poll()
       rows = step_lib.split_rows(batch._asdict(), 1)
       out = np.asarray(self._embed(params, state.task_state, rows))[0]

@@ -91,7 +91,14 @@ class GraphExperiment(NamedTuple):
       self, poll: Callable[[], None] = lambda: None
   ) -> graph_readout.GraphReader:
     """What evaluates; ``poll`` is called on the way and may raise."""
-    return graph_readout.GraphReader(self, poll)
+    return graph_readout.GraphReader(
+        self.config,
+        self.task,
+        self.epoch,
+        labels=self.graphs.labels,
+        device=self.devices[0],
+        poll=poll,
+    )
 
   def summary(self) -> str:
     """One line on what was trained and how it is scored."""

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from typing import Any
 
 import jax
@@ -15,9 +14,8 @@ from hcl_jax.images import data as image_data
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
+from hcl_jax.training import task as task_lib
 
-if TYPE_CHECKING:
-  from hcl_jax.images import experiment as experiment_lib
 
 class Reader:
   """Computes features of whole sets, compiled once.
@@ -25,30 +23,35 @@ class Reader:
   Each process reads out everything, on its own devices.
 
   Args:
-    experiment: what is evaluated.
+    config: the whole configuration.
+    task: has the features.
+    bank: labeled images that kNN and linear probes learn of.
+    test: labeled images that they are scored on.
     poll: called before every batch; raises to leave early.
   """
 
   def __init__(
       self,
-      experiment: 'experiment_lib.Experiment',
+      config: ml_collections.ConfigDict,
+      task: task_lib.Task,
+      *,
+      bank: image_data.Images,
+      test: image_data.Images,
       poll: Callable[[], None] = lambda: None,
   ):
-    self._experiment = experiment
+    self._config, self._bank, self._test = config, bank, test
     self._poll = poll
     self._devices = jax.local_device_count()
-    self._plain = step_lib.make_features(experiment.task)
-    self._augmented = step_lib.make_augmented_features(
-        experiment.task, experiment.config.seed
-    )
+    self._plain = step_lib.make_features(task)
+    self._augmented = step_lib.make_augmented_features(task, config.seed)
 
   def evaluate(
       self, state: state_lib.TrainState, protocols: tuple[str, ...]
   ) -> experiment_lib.Scores:
     """Scores by ``protocol/measure``, between 0 and 1."""
     state = state_lib.local(state)
-    bank, test = self._experiment.bank, self._experiment.test
-    config = self._experiment.config.evaluate
+    bank, test = self._bank, self._test
+    config = self._config.evaluate
     test_features = self.features(state, test)
     cached = tuple(p for p in protocols if p != 'linear_released')
     scores = {}
@@ -77,13 +80,13 @@ class Reader:
 
   def _linear_released(self, state, test_features) -> experiment_lib.Scores:
     """The readout on augmented images, new ones in every epoch."""
-    config, bank = self._experiment.config.evaluate, self._experiment.bank
+    config, bank = self._config.evaluate, self._bank
     size = config.linear_batch_size
     size += -size % self._devices
     params = state_lib.evaluated_params(state)
 
     def epoch_batches(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-      rng = np.random.default_rng([self._experiment.config.seed, epoch])
+      rng = np.random.default_rng([self._config.seed, epoch])
       order = rng.permutation(len(bank))
       for rows in _row_blocks(order, config.linear_batch_size):
         self._poll()
@@ -96,14 +99,14 @@ class Reader:
     result = evaluation.linear_accuracy_from_batches(
         epoch_batches,
         test_features,
-        self._experiment.test.labels,
+        self._test.labels,
         num_classes=bank.num_classes,
         **_linear_recipe(config),
     )
     return _linear_scores('linear_released', result)
 
   def _batch_size(self) -> int:
-    size = self._experiment.config.evaluate.batch_size
+    size = self._config.evaluate.batch_size
     return size + -size % self._devices
 
   def _padded(self, batch: dict[str, np.ndarray], size: int) -> Any:

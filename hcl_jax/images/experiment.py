@@ -133,7 +133,9 @@ class Experiment(NamedTuple):
 
   def reader(self, poll: Callable[[], None] = lambda: None) -> readout.Reader:
     """What evaluates; ``poll`` is called on the way and may raise."""
-    return readout.Reader(self, poll)
+    return readout.Reader(
+        self.config, self.task, bank=self.bank, test=self.test, poll=poll
+    )
 
   def summary(self) -> str:
     """One line on what was trained and how it is scored."""

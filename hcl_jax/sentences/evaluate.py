@@ -3,23 +3,24 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 
 import hcl_jax
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences_lib
+from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
+from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import scoring as sentence_scoring
+from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
-
-if TYPE_CHECKING:
-  from hcl_jax.sentences import experiment as sentence_experiment
 
 _LENGTHS = (8, 16, 24, 32, 50)
 
@@ -28,20 +29,28 @@ class SentenceReader:
   """Embeds sentences and scores the embeddings.
 
   Args:
-    experiment: what is evaluated.
+    config: the whole configuration.
+    task: has the encoders.
+    vocabulary: the words that they know.
+    validation: text to retrieve sentences from.
+    tasks: labeled sentences to score on, if any.
     poll: called before every batch; raises to leave early.
   """
 
   def __init__(
       self,
-      experiment: 'sentence_experiment.SentenceExperiment',
+      config: ml_collections.ConfigDict,
+      task: quick_thoughts.QuickThoughts,
+      *,
+      vocabulary: vocabulary_lib.Vocabulary,
+      validation: sentence_data.Sentences,
+      tasks: tuple[scored_tasks.SentenceTask, ...] = (),
       poll: Callable[[], None] = lambda: None,
   ):
-    self._experiment = experiment
-    self._poll = poll
-    self._embed = embedding.Embedder(
-        experiment.task, experiment.config, poll
-    )
+    self._config, self._task, self._poll = config, task, poll
+    self._vocabulary, self._validation = vocabulary, validation
+    self._tasks = tasks
+    self._embed = embedding.Embedder(task, config, poll)
     self._retrieve = step_lib.compile_lone(
         self._count_retrieved, compiler_options=gru.compiler_options()
     )
@@ -60,12 +69,12 @@ class SentenceReader:
       scores |= {f'retrieval/{name}': value for name, value in result.items()}
     if 'sentences' in protocols:
       encoders = sentence_scoring.Encoders(
-          self._experiment.task,
+          self._task,
           state_lib.evaluated_params(state),
-          self._experiment.train.vocabulary,
+          self._vocabulary,
       )
       scores |= sentence_scoring.score_tasks(
-          encoders, self._experiment.tasks, self._experiment.config, self._poll
+          encoders, self._tasks, self._config, self._poll
       )
     return scores
 
@@ -98,9 +107,9 @@ class SentenceReader:
       apart, is a neighbour's; and ``loss``, their mean standard loss (without
       beta and tau_plus, so that runs can be compared).
     """
-    config = self._experiment.config
+    config = self._config
     batches = sentence_batches.SentenceBatches(
-        self._experiment.validation,
+        self._validation,
         seed=0,
         batch_size=config.data.batch_size,
         max_length=config.data.max_length,
@@ -120,9 +129,9 @@ class SentenceReader:
 
   def _count_retrieved(self, _, state, batch):
     """Hits, losses, and sentences that have a neighbour."""
-    loss = self._experiment.config.loss
+    loss = self._config.loss
     params = state_lib.evaluated_params(state)
-    embeddings, _ = self._experiment.task.embed(
+    embeddings, _ = self._task.embed(
         params, state.task_state, batch, None, None
     )
     losses = hcl_jax.quick_thoughts_loss(

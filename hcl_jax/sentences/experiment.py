@@ -105,7 +105,14 @@ class SentenceExperiment(NamedTuple):
       self, poll: Callable[[], None] = lambda: None
   ) -> sentence_readout.SentenceReader:
     """What evaluates; ``poll`` is called on the way and may raise."""
-    return sentence_readout.SentenceReader(self, poll)
+    return sentence_readout.SentenceReader(
+        self.config,
+        self.task,
+        vocabulary=self.train.vocabulary,
+        validation=self.validation,
+        tasks=self.tasks,
+        poll=poll,
+    )
 
   def summary(self) -> str:
     """One line on what was trained and how it is scored."""

@@ -60,7 +60,7 @@ def baselines(
       'raw pixels': readout.evaluate_features(
           pixels, images, config, protocols
       ),
-      'random encoder': readout.Reader(experiment).evaluate(
+      'random encoder': experiment.reader().evaluate(
           experiment.create_state(), protocols
       ),
   }

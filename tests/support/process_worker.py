@@ -67,7 +67,9 @@ class _Experiment(experiment_lib.Experiment):
       yield batch
 
   def reader(self, poll=lambda: None):
-    return _Reader(self, poll)
+    return _Reader(
+        self.config, self.task, bank=self.bank, test=self.test, poll=poll
+    )
 
 
 def _task():
