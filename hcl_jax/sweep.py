@@ -19,10 +19,10 @@ import sys
 
 from absl import flags
 import jax
+import joblib
 from ml_collections import config_flags
 
 from hcl_jax import command
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
@@ -89,7 +89,7 @@ def _use_all_cores():
   """A device for each core: members know nothing of each other."""
   flags_of_xla = os.environ.get('XLA_FLAGS', '')
   if 'xla_force_host_platform_device_count' not in flags_of_xla:
-    cores = cross_validation.usable_cores()
+    cores = joblib.cpu_count()
     jax.config.update('jax_num_cpu_devices', cores)
 
 

@@ -23,9 +23,9 @@ if _is_first:
   }
 
 import jax  # noqa: E402
+import joblib  # noqa: E402
 import pytest  # noqa: E402
 
-from hcl_jax.evaluation import cross_validation  # noqa: E402
 from tests.support import compiler  # noqa: E402
 
 os.environ['XLA_FLAGS'] = (
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
   """Returns what ``-n auto`` means: a process for each core, up to eight."""
-  return min(cross_validation.usable_cores(), 8)
+  return min(joblib.cpu_count(), 8)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,10 +12,10 @@ import time
 from unittest import mock
 
 from absl.testing import absltest
+import joblib
 import tensorflow_datasets as tfds
 
 from hcl_jax import prepare
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import pool as jobs
 from tests.support import commands
@@ -38,7 +38,7 @@ def _write_text(path):
 class CheckTest(absltest.TestCase):
 
   def test_every_job_has_a_core(self):
-    cores = cross_validation.usable_cores()
+    cores = joblib.cpu_count()
     jobs.check(cores)
     for number in (0, cores + 1):
       with self.assertRaisesRegex(ValueError, f'--jobs must .*got {number}'):
@@ -48,7 +48,7 @@ class CheckTest(absltest.TestCase):
     patch = mock.patch.object
     with (
         patch(jobs.jax, 'default_backend', lambda: 'gpu'),
-        patch(cross_validation, 'usable_cores', lambda: 8),
+        patch(joblib, 'cpu_count', lambda: 8),
     ):
       jobs.check(1)
       with self.assertRaisesRegex(ValueError, "--jobs=2 .*backend is 'gpu'"):
@@ -76,7 +76,7 @@ class CheckTest(absltest.TestCase):
 
 
 @absltest.skipIf(
-    cross_validation.usable_cores() < 2, 'Two jobs need two cores.'
+    joblib.cpu_count() < 2, 'Two jobs need two cores.'
 )
 class CommandTest(absltest.TestCase):
 

@@ -76,6 +76,16 @@ class LayersTest(parameterized.TestCase):
         )
         self.assertTrue(allowed, f'{path.name} imports {module}')
 
+  def test_the_engine_names_no_domain(self):
+    words = {'image', 'graph', 'sentence', 'simclr', 'moco', 'infograph',
+             'quick_thoughts'}  # fmt: skip
+    for package in ('training', 'runs'):
+      for path in sorted((_ROOT / package).rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text())):
+          if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = node.value.removesuffix('s')
+            self.assertNotIn(named, words, f'{path}:{node.lineno}')
+
   def test_no_module_imports_itself_by_way_of_others(self):
     modules = {
         '.'.join(['hcl_jax', *path.relative_to(_ROOT).with_suffix('').parts])

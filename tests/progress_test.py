@@ -47,7 +47,7 @@ class ProgressTest(parameterized.TestCase):
     lines = file.getvalue().splitlines()
     self.assertBetween(len(lines), 10, 12)
     self.assertIn(
-        'train: step 51/100 (51 %), loss 2.5, beta 0.5, 128 images/s, '
+        'train: step 51/100 (51 %), loss 2.5, beta 0.5, 128 rows/s, '
         'ETA 0:24',
         lines,
     )
@@ -64,7 +64,7 @@ class ProgressTest(parameterized.TestCase):
         steps, [f'eval: step {step}/100' for step in (1, 3, 5)]
     )
     self.assertNotIn('ETA', lines[0])  # One mark makes no rate.
-    self.assertIn('3.2 images/s, ETA 32:20', lines[1])
+    self.assertIn('3.2 rows/s, ETA 32:20', lines[1])
 
   def test_a_resumed_run_counts_its_own_steps(self):
     file = io.StringIO()
@@ -72,7 +72,7 @@ class ProgressTest(parameterized.TestCase):
       for step in range(91, 101):
         shown.update(step, loss=1.0)
         self.clock.now += 31.0
-    self.assertIn('0.3226 images/s', file.getvalue().splitlines()[-1])
+    self.assertIn('0.3226 rows/s', file.getvalue().splitlines()[-1])
 
   def test_a_loss_that_is_not_drawn_is_not_fetched(self):
     class Loss:
@@ -148,7 +148,7 @@ class ProgressTest(parameterized.TestCase):
       self.assertLessEqual(max(map(len, drawings)), width)
     if width == 200:
       self.assertIn('100/100', text)
-      self.assertRegex(text, r'loss 2\.5, beta 0\.5, 128 images/s, ETA 0:\d\d')
+      self.assertRegex(text, r'loss 2\.5, beta 0\.5, 128 rows/s, ETA 0:\d\d')
 
   def test_lines_above_the_bar(self):
     def act(file):

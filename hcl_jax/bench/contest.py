@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 
 from hcl_jax import command as command_lib
 from hcl_jax.bench import output
-from hcl_jax.evaluation import cross_validation
 
 LEAST_SECONDS = 0.05  # a contestant faster than this is repeated in a round
 
@@ -247,7 +247,7 @@ def pin_to_one_core() -> None:
 
 def choose_clock() -> tuple[str, Callable[[], float]]:
   """CPU time where it means something: neighbours disturb it less."""
-  if jax.default_backend() == 'cpu' and cross_validation.usable_cores() == 1:
+  if jax.default_backend() == 'cpu' and joblib.cpu_count() == 1:
     return 'process CPU time', time.process_time
   return 'wall time', time.perf_counter
 
@@ -259,7 +259,7 @@ def environment() -> dict[str, Any]:
       'backend': jax.default_backend(),
       'device_kind': jax.devices()[0].device_kind,
       'devices': jax.local_device_count(),
-      'cores': cross_validation.usable_cores(),
+      'cores': joblib.cpu_count(),
       'clock': choose_clock()[0],
   }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from absl import flags
 import jax
+import joblib
 import ml_collections
 import numpy as np
 
@@ -23,7 +24,6 @@ from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
 from hcl_jax.graphs import experiment as graph_experiment
@@ -121,7 +121,7 @@ def torch_epoch(
       width=config.model.width,
       num_layers=config.model.num_layers,
       beta=config.loss.beta,
-      threads=cross_validation.usable_cores(),
+      threads=joblib.cpu_count(),
   )
 
 

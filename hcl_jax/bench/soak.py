@@ -19,6 +19,7 @@ from typing import Any
 
 from absl import flags
 import jax
+import joblib
 
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
@@ -28,7 +29,6 @@ from hcl_jax.bench import output
 from hcl_jax.bench import runs
 from hcl_jax.bench import trends
 from hcl_jax.bench import usage as usage_lib
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.images import config as image_config
 from hcl_jax.runs import metrics as metrics_lib
 
@@ -232,7 +232,7 @@ def command() -> None:
   results = {
       'command': 'soak',
       'jax': jax.__version__,
-      'cores': cross_validation.usable_cores(),
+      'cores': joblib.cpu_count(),
       'config': _CONFIG.value,
       'steps': _STEPS.value,
       'every_epochs': _EVERY.value,

@@ -22,6 +22,7 @@ from typing import Any
 
 from absl import flags
 import jax
+import joblib
 import numpy as np
 
 from hcl_jax import command as command_lib
@@ -30,7 +31,6 @@ from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import runs
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.sweeps import grid
@@ -292,7 +292,7 @@ def command() -> None:
   results = {
       'command': 'sweep',
       'jax': jax.__version__,
-      'cores': cross_validation.usable_cores(),
+      'cores': joblib.cpu_count(),
       'clock': 'wall time',
       'dataset': dataset,
       'epochs': _EPOCHS.value,

@@ -15,6 +15,7 @@ from typing import Any
 from absl import flags
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 
 from hcl_jax import command as command_lib
@@ -22,7 +23,6 @@ from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences
 from hcl_jax.sentences import batches as sentence_batches
@@ -116,7 +116,7 @@ def measure(
         word_dim=encoders.word_dim,
         dim=encoders.dim,
         packed=way == 'packed',
-        threads=cross_validation.usable_cores(),
+        threads=joblib.cpu_count(),
     )
     runs[way] = contest.timed(f'torch {way}', step)
   _, clock = contest.choose_clock()

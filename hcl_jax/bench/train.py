@@ -18,6 +18,7 @@ from typing import Any
 from absl import flags
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 
 from hcl_jax import reporting
@@ -25,7 +26,6 @@ from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import steps
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.models import convolution
 from hcl_jax.training import step as step_lib
 
@@ -130,7 +130,7 @@ def torch_run(parts: Parts) -> contest.Timed:
   step = torch_resnet.make_step(
       parts.network,
       parts.views(),
-      cross_validation.usable_cores(),
+      joblib.cpu_count(),
       stem_stride=2 if steps.STEM.value == 'strided' else 1,
   )
   return contest.timed(f'{parts.network} torch', step)

@@ -4,11 +4,11 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
-import os
 from typing import Any
 from typing import Protocol
 import warnings
 
+import joblib
 import numpy as np
 
 from hcl_jax import _checks
@@ -261,8 +261,6 @@ def _by_fold(progress, folds):
 
 def _in_processes(function, arguments, workers, progress):
   """The function of each of some arguments, in order."""
-  import joblib
-
   results = joblib.Parallel(n_jobs=workers, return_as='generator')(
       joblib.delayed(function)(*each) for each in arguments
   )
@@ -277,13 +275,6 @@ def _in_processes(function, arguments, workers, progress):
   return done
 
 
-def usable_cores() -> int:
-  """Cores that this process may run on."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
-
-
 def _read(features, labels, cs):
   features = _checks.features('features', features).astype(np.float64)
   return features, _read_labels(labels, len(features)), _read_cs(cs)
@@ -292,7 +283,7 @@ def _read(features, labels, cs):
 def _read_workers(workers, rows, folds):
   if workers is None:
     many = rows >= _ROWS_FOR_PROCESSES
-    workers = min(usable_cores(), folds) if many else 1
+    workers = min(joblib.cpu_count(), folds) if many else 1
   _checks.positive_int('workers', workers)
   return workers
 

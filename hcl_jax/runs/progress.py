@@ -38,7 +38,7 @@ class Progress:
       batch_size: float = 1,
       label: str = 'train',
       file: TextIO | None = None,
-      unit: str = 'images',
+      unit: str = 'rows',
   ):
     self._total = total_steps
     self._batch_size = batch_size

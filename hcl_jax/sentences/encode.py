@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import itertools
 from typing import Any
 
+import joblib
 import ml_collections
 import numpy as np
 
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.sentences import batches as sentence_batches
@@ -83,7 +83,7 @@ class Embedder:
     # The first alone, or several threads would compile.
     first = map(embed, itertools.islice(ranges, 1))
     others = threads.map_ahead(
-        embed, ranges, num_threads=cross_validation.usable_cores()
+        embed, ranges, num_threads=joblib.cpu_count()
     )
     self._poll()
     for rows, features in itertools.chain(first, others):

@@ -11,9 +11,9 @@ from typing import Any
 import warnings
 
 import jax
+import joblib
 import numpy as np
 
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
 from hcl_jax.graphs import evaluate as graph_readout
@@ -172,11 +172,10 @@ def evaluate(
   Yields:
     The scores of each member, in their order.
   """
-  import joblib
 
   todo = graph_readout.validations(config, config.protocols)
   jobs = [(validate, x) for x in features for validate in todo]
-  workers = config.workers or cross_validation.usable_cores()
+  workers = config.workers or joblib.cpu_count()
   results = joblib.Parallel(
       n_jobs=max(min(workers, len(jobs)), 1), return_as='generator'
   )(joblib.delayed(validate)(x, labels, workers=1) for validate, x in jobs)

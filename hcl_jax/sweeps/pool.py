@@ -24,9 +24,9 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import joblib
 
 from hcl_jax import domains
-from hcl_jax.evaluation import cross_validation
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
@@ -50,7 +50,7 @@ class JobFailed(RuntimeError):
 
 def check(num_jobs: int) -> None:
   """Raises ValueError where so many runs cannot have cores of their own."""
-  cores = cross_validation.usable_cores()
+  cores = joblib.cpu_count()
   if not 1 <= num_jobs <= cores:
     raise ValueError(
         f'--jobs must be between 1 and {cores}, the cores that there are; got '
