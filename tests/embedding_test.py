@@ -34,7 +34,7 @@ class EmbedderTest(parameterized.TestCase):
         config, vocabulary_size=_VOCABULARY, total_steps=1, steps_per_epoch=1
     )
     some = sentences.pack(np.zeros((1, 2), np.int32), np.array([2]))
-    params, _ = task.init(jax.random.key(0), some._asdict())
+    params, _ = jax.jit(task.init)(jax.random.key(0), some._asdict())
     return task, params, embedding.Embedder(task, config, **knobs)
 
   @parameterized.parameters('gru', 'bag')
@@ -49,7 +49,10 @@ class EmbedderTest(parameterized.TestCase):
     length = np.clip([len(words) for words in given], 1, _LENGTH)
     plain = sentences.pack(whole, length)._asdict()
     np.testing.assert_allclose(
-        features, task.features(params, {}, plain), rtol=1e-5, atol=1e-6
+        features,
+        jax.jit(task.features)(params, {}, plain),
+        rtol=1e-5,
+        atol=1e-6,
     )
     self.assertEqual(seen, sorted(seen))
     self.assertEqual(seen[-1], len(given))

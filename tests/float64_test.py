@@ -39,11 +39,13 @@ class Float64Test(testing.LossTest):
       )  # fmt: skip
       arrays = self.z1, self.z2
       self._check(
-          losses.in_batch_loss(*arrays, negatives=self.queue, **knobs),
+          testing.jitted(
+              losses.in_batch_loss, *arrays, negatives=self.queue, **knobs
+          ),
           reference.in_batch(*arrays, negatives=self.queue, **_KNOBS)[0],
       )
       self._check(
-          losses.moco_loss(*arrays, self.queue, **knobs),
+          testing.jitted(losses.moco_loss, *arrays, self.queue, **knobs),
           reference.moco(*arrays, self.queue, **_KNOBS)[0],
       )
 
@@ -55,14 +57,15 @@ class Float64Test(testing.LossTest):
     )
     knobs = {'beta': 1.0, 'tau_plus': 0.1, 'floor': 'soft'}
     self._check(
-        losses.quick_thoughts_loss(self.z1, self.z2, **knobs),
+        testing.jitted(losses.quick_thoughts_loss, self.z1, self.z2, **knobs),
         reference.quick_thoughts(self.z1 @ self.z2.T, **knobs),
     )
     graphs = self.queue[:3]
     for variant in ('paper', 'released'):
       self._check(
-          losses.infograph_loss(
-              self.z1, graphs, labels, tau_plus=0.1, variant=variant
-          ),
+          testing.jitted(
+              losses.infograph_loss, self.z1, graphs, labels,
+              tau_plus=0.1, variant=variant,
+          ),  # fmt: skip
           reference.infograph(self.z1 @ graphs.T, labels, 1.0, 0.1, variant),
       )

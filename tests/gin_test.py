@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """GIN and InfoGraph's heads against numpy in float64, node by node."""
 
+import functools
+
 from absl.testing import parameterized
 import chex
 import jax
@@ -18,7 +20,9 @@ _ROWS = [3, 8, 0, 5]
 
 def _variables(module, batch, seed=0):
   """Random values everywhere, so that none is left out by being 0 or 1."""
-  variables = module.init(jax.random.key(seed), batch, train=False)
+  variables = testing.jitted(
+      module.init, jax.random.key(seed), batch, train=False
+  )
   rng = np.random.default_rng(seed)
   shift = lambda x: x + rng.uniform(0.1, 0.4, x.shape).astype(x.dtype)  # noqa: E731
   return jax.tree.map(shift, variables)
@@ -146,8 +150,9 @@ class GinTest(parameterized.TestCase):
     graphs = tu.random_graphs()
     module = gin.Gin()
     variables = _variables(module, graphs.batch(_ROWS))
-    together = module.apply(variables, graphs.batch(_ROWS), train=False)[1]
-    alone = module.apply(variables, graphs.batch([5]), train=False)[1]
+    apply = functools.partial(testing.jitted, module.apply, variables)
+    together = apply(graphs.batch(_ROWS), train=False)[1]
+    alone = apply(graphs.batch([5]), train=False)[1]
     np.testing.assert_allclose(together[3], alone[0], rtol=1e-5)
 
 

@@ -27,7 +27,7 @@ def _tokens(places=5, lengths=_LENGTHS):
 
 def _variables(module, batch, seed=0):
   """Random values everywhere, so that none is left out by being 0 or 1."""
-  variables = module.init(jax.random.key(seed), batch)
+  variables = jax.jit(module.init)(jax.random.key(seed), batch)
   rng = np.random.default_rng(seed)
   shift = lambda x: x + rng.uniform(-0.5, 0.5, x.shape).astype(x.dtype)  # noqa: E731
   return jax.tree.map(shift, variables)
@@ -87,7 +87,7 @@ class EncoderTest(parameterized.TestCase):
     variables = _variables(module, batch)
     params = jax.tree.map(np.float64, variables['params'])
     np.testing.assert_allclose(
-        module.apply(variables, batch),
+        jax.jit(module.apply)(variables, batch),
         expected(params, tokens, lengths),
         rtol=1e-5,
         atol=1e-6,
@@ -153,11 +153,14 @@ class EncoderTest(parameterized.TestCase):
     tokens, lengths = _tokens()
     batch = sentences.pack(tokens, lengths)
     variables = _variables(module, batch)
-    together = module.apply(variables, batch)
+    together = jax.jit(module.apply)(variables, batch)
     for i in range(len(lengths)):
       alone = sentences.pack(tokens[i : i + 1], lengths[i : i + 1])
       np.testing.assert_allclose(
-          module.apply(variables, alone)[0], together[i], rtol=1e-5, atol=1e-6
+          jax.jit(module.apply)(variables, alone)[0],
+          together[i],
+          rtol=1e-5,
+          atol=1e-6,
       )
 
   def test_a_sentence_without_words_is_zero(self):
@@ -197,7 +200,7 @@ class SentenceEncodersTest(parameterized.TestCase):
     batch = sentences.pack(*_tokens())
     module = gru.SentenceEncoders(_VOCABULARY, encoder, word_dim=3, dim=4)
     variables = _variables(module, batch)
-    left, right = module.apply(variables, batch)
+    left, right = jax.jit(module.apply)(variables, batch)
     chex.assert_shape((left, right), (7, 4))
     params = variables['params']
     self.assertEqual(set(params), {'left', 'right'})

@@ -15,7 +15,9 @@ class MixingTest(parameterized.TestCase):
 
   def _mix(self, queries, queue, seed=0, **knobs):
     keys = jax.random.split(jax.random.key(seed), len(queries))
-    return np.asarray(momentum.mix_hardest(keys, queries, queue, **knobs))
+    return np.asarray(
+        testing.jitted(momentum.mix_hardest, keys, queries, queue, **knobs)
+    )
 
   def _unit(self, x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
