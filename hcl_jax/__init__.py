@@ -37,10 +37,14 @@ _LAZY = (
     'theory',
 )
 
-__all__ = (*losses.__all__, 'losses', 'schedules', *_LAZY)
+__all__ = (*losses.__all__, 'losses', 'schedules')
 
 
 def __getattr__(name: str) -> Any:
   if name not in _LAZY:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   return importlib.import_module(f'{__name__}.{name}')
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *_LAZY})

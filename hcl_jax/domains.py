@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins the name of a domain to its room: a package with the same doors.
 
-A room has a module ``config`` (FIELDS, SCORE, check) and a module
-``experiment`` (prepare). ``config.domain`` is the name of one of ours, or the
+A room has modules ``config`` (FIELDS, SCORE, check), ``experiment`` (prepare)
+and ``inspect`` (sample). ``config.domain`` is the name of one of ours, or the
 path of a package of your own.
 """
 
@@ -13,6 +13,8 @@ import ml_collections
 
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields
+from hcl_jax.training import sample as sample_lib
+from hcl_jax.training import state as state_lib
 
 _ROOMS = {
     'images': 'hcl_jax.images',
@@ -55,9 +57,28 @@ def door(domain: str, name: str) -> types.ModuleType:
     ) from None
 
 
+def domain_of(config: ml_collections.ConfigDict) -> str:
+  """Returns the domain of a configuration, by its task if it has none.
+
+  Raises:
+    ValueError: it has neither.
+  """
+  domain, task = config.get('domain'), config.get('task')
+  if domain is None and isinstance(task, str) and task in _OF_TASK:
+    return _OF_TASK[task]
+  if domain is None:
+    raise ValueError(
+        f'config.task must be one of {", ".join(map(repr, _OF_TASK))}, or '
+        f'config.domain must name a room; got {task!r} and {domain!r}.'
+    )
+  if not isinstance(domain, str):
+    raise ValueError(f'config.domain must be a str, got {domain!r}.')
+  return domain
+
+
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
-  door(config.domain, 'config').check(config)
+  door(domain_of(config), 'config').check(config)
 
 
 def make_experiment(
@@ -79,7 +100,8 @@ def make_experiment(
       command prepares it.
   """
   check(config)
-  return door(config.domain, 'experiment').prepare(config, to_train=to_train)
+  room = door(domain_of(config), 'experiment')
+  return room.prepare(config, to_train=to_train)
 
 
 def fill_defaults(config: ml_collections.ConfigDict) -> None:
@@ -88,16 +110,18 @@ def fill_defaults(config: ml_collections.ConfigDict) -> None:
   Raises:
     ValueError: it is not the configuration of a run.
   """
-  task = config.get('task')
-  if 'domain' not in config and task not in list(_OF_TASK):
-    raise ValueError(
-        f'config.task must be one of {", ".join(map(repr, _OF_TASK))}, got '
-        f'{task!r}.'
-    )
-  domain = config.get('domain') or _OF_TASK[task]
-  fields.fill(config, door(domain, 'config').FIELDS)
+  fields.fill(config, door(domain_of(config), 'config').FIELDS)
 
 
 def main_score(config: ml_collections.ConfigDict) -> str:
   """Returns the score that is measured during training."""
-  return door(config.domain, 'config').SCORE
+  return door(domain_of(config), 'config').SCORE
+
+
+def sample(
+    config: ml_collections.ConfigDict,
+    experiment: experiment_lib.Experiment,
+    state: state_lib.TrainState,
+) -> sample_lib.Sample:
+  """Returns a sample of what a run makes of its data, to look at."""
+  return door(domain_of(config), 'inspect').sample(experiment, state)

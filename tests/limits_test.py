@@ -387,8 +387,8 @@ class OlderRunsTest(absltest.TestCase):
 
   def test_what_is_no_run_at_all(self):
     for fields, message in (
-        ({}, "config.task must be one of 'simclr'.*, got None"),
-        ({'task': 'other'}, "config.task must be one of .*, got 'other'"),
+        ({}, "config.task must be one of 'simclr'.*; got None and None"),
+        ({'task': 'other'}, "config.task must be one of .*; got 'other' and"),
         ({'task': {'a': 1}}, 'config.task must be one of'),
         ({'task': 'moco', 'loss': 1.0}, 'config.loss must be a group'),
         ({'task': 'moco', 'compare': 1}, 'config.compare must be a tuple'),

@@ -73,7 +73,7 @@ def read_graphs(dataset: str) -> graph_data.Graphs:
   """Those of a prepared data set."""
   try:
     return graph_data.load_graphs(
-      dataset, data_dir=options.DATA_DIR.value or None
+        dataset, data_dir=options.DATA_DIR.value or None
     )
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error

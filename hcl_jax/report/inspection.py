@@ -91,7 +91,6 @@ def inspect(
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
     experiment = domains.make_experiment(config, to_train=False)
     state = loop.restore(experiment, checkpoints)
-  take = domains.door(config.domain, 'inspect').sample
   return Inspection(
       name=name or workdir.resolve().name,
       config=config,
@@ -99,7 +98,7 @@ def inspect(
       steps_per_epoch=experiment.steps_per_epoch,
       summary=experiment.summary(),
       records=metrics_lib.read_metrics(workdir),
-      sample=take(experiment, state),
+      sample=domains.sample(config, experiment, state),
   )
 
 
@@ -128,9 +127,6 @@ def single_runs(
       raise ValueError(f'--workdir has {path} twice.')
     runs[names.get(path) or _name(path, runs)] = path
   return runs
-
-
-
 
 
 def _member_names(paths):
@@ -177,9 +173,3 @@ def _name(path, taken):
   parts = path.resolve().parts
   ends = ('/'.join(parts[-depth:]) for depth in range(1, len(parts) + 1))
   return next(name for name in ends if name not in taken)
-
-
-
-
-
-

@@ -107,6 +107,7 @@ def open_run(
     config: ml_collections.ConfigDict,
     *,
     may_change: Sequence[str] = (),
+    may_appear: Sequence[str] = (),
 ) -> pathlib.Path:
   """Begins a run in a directory, or continues the one that is there.
 
@@ -117,6 +118,8 @@ def open_run(
       such as ``evaluate``, that a continued run may change. Then the new
       values replace the old ones in ``config.json``, and ``versions.json`` says
       so.
+    may_appear: fields that runs of an earlier version lack, which follow from
+      their other fields.
 
   Returns:
     The directory. Its sub-directory for checkpoints is ``checkpoints``.
@@ -132,6 +135,7 @@ def open_run(
   refused = {
       name: pair for name, pair in changed.items()
       if not _covered(name, may_change)
+      and not (pair[0] == _ABSENT and _covered(name, may_appear))
   }  # fmt: skip
   if refused:
     raise ConfigMismatch(workdir, refused)

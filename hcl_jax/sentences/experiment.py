@@ -136,10 +136,10 @@ def prepare(
     )
   data = config.data
   train, validation = (
-    sentence_data.load_sentences(
-      data.name, data_dir=data.dir or None, split=split
-    )
-    for split in (data.train_split, data.validation_split)
+      sentence_data.load_sentences(
+          data.name, data_dir=data.dir or None, split=split
+      )
+      for split in (data.train_split, data.validation_split)
   )
   for split, corpus in (('train', train), ('validation', validation)):
     if data.batch_size > len(corpus):

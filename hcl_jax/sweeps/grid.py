@@ -55,7 +55,6 @@ def member_name(number: int) -> str:
   return f'{number:04d}'
 
 
-
 def read_fields(
     config: ml_collections.ConfigDict, arguments: Sequence[str]
 ) -> dict[str, tuple[Any, ...]]:
@@ -217,9 +216,6 @@ def not_traced(member: Member) -> tuple[tuple[str, Any], ...]:
   return tuple(
       (k, x) for k, x in member.values.items() if k not in config_lib.TRACED
   )
-
-
-
 
 
 def without_sweep(

@@ -24,7 +24,7 @@ from hcl_jax.training import experiment as experiment_lib
 
 
 class Group:
-  """Members that differ in nothing but ``config_lib.TRACED`` fields.
+  """Members that differ in nothing but ``training.config.TRACED`` fields.
 
   Each has parameters, statistics and an order of graphs of its own, as if it
   were trained alone; batches of all orders are padded to the same few shapes,

@@ -112,6 +112,7 @@ def _read_sweep(workdir):
     )
   path = workdir / tally.CSV
   config = grid.without_sweep(config)
+  domains.fill_defaults(config)
   try:
     with open(path, encoding='utf-8', newline='') as file:
       rows = list(csv.DictReader(file))

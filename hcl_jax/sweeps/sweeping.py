@@ -96,7 +96,10 @@ class Sweep:
     with workdir_lib.claim(workdir):
       return self._run(
           workdir_lib.open_run(
-              workdir, self._record(), may_change=config_lib.SWEEP_MAY_CHANGE
+              workdir,
+              self._record(),
+              may_change=config_lib.SWEEP_MAY_CHANGE,
+              may_appear=config_lib.MAY_APPEAR,
           )
       )
 

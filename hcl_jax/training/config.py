@@ -31,6 +31,9 @@ MAY_CHANGE = (
     'evaluate',
 )
 
+# Runs begun before there was such a field have it by their task.
+MAY_APPEAR = ('domain',)
+
 # A continued sweep may differ in these; scores of all members are by the same
 # evaluation.
 SWEEP_MAY_CHANGE = (

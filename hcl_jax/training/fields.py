@@ -92,14 +92,6 @@ def integers(check: Check, wish: str, *, least: int = 0) -> Check:
   return Check(holds, wish)
 
 
-def numbers(check: Check, count: int) -> Check:
-  """Accepts tuples of so many numbers that a check accepts."""
-  return Check(
-      lambda x: len(x) == count and all(map(check.holds, x)),
-      f'{count} numbers {check.wish}',
-  )
-
-
 def or_none(check: Check) -> Check:
   """Accepts None too."""
   return Check(
@@ -124,8 +116,10 @@ def make(fields: Fields) -> ml_collections.ConfigDict:
 def check(config: ml_collections.ConfigDict, fields: Fields) -> None:
   """Raises a ValueError for a value that is not valid, naming its field."""
   for name, field in flatten_fields(fields).items():
+    if field.check is None:
+      continue
     value = get(config, name)
-    if field.check is not None and not _holds(field.check, value):
+    if not _holds(field.check, value):
       raise ValueError(
           f'config.{name} must be {field.check.wish}, got {value!r}.'
       )

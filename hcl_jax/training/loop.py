@@ -25,6 +25,7 @@ from hcl_jax.training import step as step_lib
 # Before a step's number: its loss, in the metrics of a checkpoint.
 _LOSS = 'loss/'
 
+
 class Interrupted(Exception):
   """The run was asked to stop, has saved its state and can be resumed."""
 
@@ -103,7 +104,12 @@ def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:
   """Begins or continues a run in a directory, in all processes."""
   with processes.together(f'open {workdir}'):
     if processes.is_first():
-      workdir_lib.open_run(workdir, config, may_change=config_lib.MAY_CHANGE)
+      workdir_lib.open_run(
+          workdir,
+          config,
+          may_change=config_lib.MAY_CHANGE,
+          may_appear=config_lib.MAY_APPEAR,
+      )
   with processes.together(f'see {workdir}'):
     return workdir_lib.find_run(workdir)
 
