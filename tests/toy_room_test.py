@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A room that lives under tests only goes through every command."""
+
+import json
+import signal
+import time
+
+from hcl_jax.runs import metrics as metrics_lib
+from tests.support import commands
+
+_CONFIG = commands.ROOT / 'tests' / 'support' / 'toy' / 'config.py'
+
+
+class ToyRoomTest(commands.CommandsTest):
+
+  def _train(self, name, *flags):
+    return commands.start(
+        'train', f'--config={_CONFIG}', f'--workdir={self.root / name}',
+        '--config.train.log_every_steps=1', *flags, folder=self.root,
+    )  # fmt: skip
+
+  def _losses(self, name):
+    records = metrics_lib.read_metrics(self.root / name)
+    return {x['step']: x['loss'] for x in records if 'loss' in x}
+
+  def test_train_kill_resume_evaluate_and_analyze(self):
+    every_step = '--config.train.checkpoint_every_epochs=0.25'
+    length = '--config.train.epochs=20'
+    whole = self._train('whole', length)
+    _, err = whole.communicate(timeout=300)
+    self.assertEqual(whole.wait(), 0, err)
+    self.assertLen(self._losses('whole'), 80)
+
+    killed = self._train('killed', length, every_step)
+    end = time.monotonic() + 300
+    while not any(
+        path.name.isdecimal() and int(path.name) >= 8
+        for path in (self.root / 'killed').glob('checkpoints/*')
+    ):
+      self.assertLess(time.monotonic(), end)
+      time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=300)
+    self.assertEqual(killed.wait(), -signal.SIGKILL)
+    resumed = self._train('killed', length)
+    _, err = resumed.communicate(timeout=300)
+    self.assertEqual(resumed.wait(), 0, err)
+    self.assertIn('resumes after step', err)
+    self.assertEqual(self._losses('killed'), self._losses('whole'))
+
+    done = self.run_here('evaluate', f'--workdir={self.root / "whole"}')
+    self.assertEqual(done.status, 0, done.err)
+    scores = json.loads((self.root / 'whole' / 'evaluation.json').read_text())
+    (found,) = scores.values()
+    self.assertEqual(found['step'], 80)
+    self.assertGreater(found['nearest/accuracy'], 0.5)
+
+    done = self.run_here('analyze', f'--workdir={self.root / "whole"}')
+    self.assertEqual(done.status, 0, done.err)
+    self.assertTrue((self.root / 'whole/analysis/report.html').is_file())
+
+  def test_sweep_and_analyze(self):
+    workdir = self.root / 'sweep'
+    done = self.run_here(
+        'sweep', f'--config={_CONFIG}', f'--workdir={workdir}',
+        '--config.train.epochs=1', '--sweep.loss.beta=0,1', '--sweep.seed=0:2',
+    )  # fmt: skip
+    self.assertEqual(done.status, 0, done.err)
+    self.assertIn('| loss.beta | members | nearest/accuracy |', done.out)
+    done = self.run_here('analyze', f'--workdir={workdir}')
+    self.assertEqual(done.status, 0, done.err)
+    self.assertTrue((workdir / 'analysis' / 'report.html').is_file())
+
+  def test_a_value_that_cannot_work(self):
+    done = self.run_here(
+        'train', f'--config={_CONFIG}', f'--workdir={self.root / "bad"}',
+        '--config.model.dim=0',
+    )  # fmt: skip
+    self.check_refused(done, 'config.model.dim must be >= 1')
