@@ -252,6 +252,7 @@ class ConfigTest(parameterized.TestCase):
         st.sampled_from([*_LISTED[kind], 'loss', 'loss.', '', 'sweep', 'x']),
         st.lists(_VALUES, max_size=3),
     )
+    @hypothesis.example('loss.beta', ['0', '1'])
     def check(field, words):
       try:
         fields = grid.read_fields(

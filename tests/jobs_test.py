@@ -127,7 +127,8 @@ class CommandTest(absltest.TestCase):
     self.assertIn('(4 of 4 members are finished)', err)
     self.assertRegex(err, r'loss.beta=1.0, .*=0.01: step 16/16 \(100 %\)')
     for line in err.splitlines():
-      self.assertRegex(line, r'loss.beta=[01]\.0, optimizer.learning_rate=')
+      if not re.match(r'E\d{4} .*cpu_aot_loader', line):  # of XLA in jaxlib 0.9
+        self.assertRegex(line, r'loss.beta=[01]\.0, optimizer.learning_rate=')
     self.assertRegex(out, r'\| 1\.0 \| 0\.01 \| 1 \| \d+\.\d\d \|')
 
   def test_a_death_a_stop_and_the_rest(self):
