@@ -137,7 +137,12 @@ class BadInputTest(parameterized.TestCase):
 
 def _contents():
   """All folders and files, but for those by which a workdir is claimed."""
-  paths = [path for path in _root.rglob('*') if path.name != '.lock']
+  paths = [
+      path
+      for path in _root.rglob('*')
+      # Python keeps what it compiled of a configuration file, unless told not.
+      if path.name != '.lock' and '__pycache__' not in path.parts
+  ]
   return {path: path.read_bytes() if path.is_file() else '' for path in paths}
 
 
