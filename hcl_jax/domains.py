@@ -49,7 +49,7 @@ def door(domain: str, name: str) -> types.ModuleType:
       raise ModuleNotFoundError(name=path)
     return importlib.import_module(path)
   except ModuleNotFoundError as error:
-    if error.name is None or not path.startswith(error.name):
+    if error.name is None or not f'{path}.'.startswith(f'{error.name}.'):
       raise  # of what the room itself imports
     raise ValueError(
         f'config.domain must be one of {", ".join(map(repr, _ROOMS))}, or a '
@@ -78,7 +78,7 @@ def domain_of(config: ml_collections.ConfigDict) -> str:
 
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
-  door(domain_of(config), 'config').check(config)
+  _room_config(config).check(config)
 
 
 def make_experiment(
@@ -110,12 +110,12 @@ def fill_defaults(config: ml_collections.ConfigDict) -> None:
   Raises:
     ValueError: it is not the configuration of a run.
   """
-  fields.fill(config, door(domain_of(config), 'config').FIELDS)
+  fields.fill(config, _room_config(config).FIELDS)
 
 
 def main_score(config: ml_collections.ConfigDict) -> str:
   """Returns the score that is measured during training."""
-  return door(domain_of(config), 'config').SCORE
+  return _room_config(config).SCORE
 
 
 def sample(
@@ -125,3 +125,16 @@ def sample(
 ) -> sample_lib.Sample:
   """Returns a sample of what a run makes of its data, to look at."""
   return door(domain_of(config), 'inspect').sample(experiment, state)
+
+
+def _room_config(config):
+  """Returns the module ``config`` of a room, which must be one."""
+  domain = domain_of(config)
+  module = door(domain, 'config')
+  for name in ('FIELDS', 'SCORE', 'check'):
+    if not hasattr(module, name):
+      raise ValueError(
+          f'config.domain={domain!r}: its module config has no {name}, as that '
+          'of a room must.'
+      )
+  return module

@@ -47,6 +47,7 @@ class DomainsTest(parameterized.TestCase):
       ('nowhere', "package that has a module 'config'; got 'nowhere'"),
       ('hcl_jax.nowhere', "module 'config'; got 'hcl_jax.nowhere'"),
       ('.', "module 'config'; got '.'"),
+      ('hcl_jax.training', "'hcl_jax.training': its module config has no FI"),
       (('a',), r"config.domain must be a str, got \('a',\)"),
   )
   def test_no_such_room(self, domain, message):
