@@ -205,6 +205,42 @@ class SampleTest(looping.LoopTest):
     self.assertNotEqual(sample.labels[2], sample.labels[3])
 
 
+class DrawingsTest(parameterized.TestCase):
+
+  def test_layout_of_a_ring_is_a_ring(self):
+    n = 12
+    steps = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    places = graph_inspect.stress_layout(np.minimum(steps, n - steps))
+    radii = np.linalg.norm(places, axis=1)
+    np.testing.assert_allclose(radii, radii.mean(), rtol=0.02)
+    steps = np.linalg.norm(places - np.roll(places, 1, axis=0), axis=1)
+    np.testing.assert_allclose(steps, steps.mean(), rtol=0.05)
+
+  def test_layout_of_a_path_is_a_line(self):
+    n = 7
+    steps = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    places = graph_inspect.stress_layout(steps)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    np.testing.assert_allclose(apart, steps, atol=0.02)
+
+  def test_distances_must_be_finite(self):
+    with self.assertRaisesRegex(ValueError, 'distances must be a finite'):
+      graph_inspect.stress_layout([[0, np.inf], [np.inf, 0]])
+
+  def test_pictures(self):
+    lone = graph_inspect.graph_picture(1, [], [], size=32)
+    self.assertEqual((lone.shape, lone.dtype), ((32, 32, 3), np.uint8))
+    self.assertLess(lone[16, 16, 0], 100)  # the dot
+    np.testing.assert_array_equal(lone[0, 0], 255)
+    two_parts = graph_inspect.graph_picture(4, [0, 2], [1, 3])
+    self.assertLess(two_parts.mean(), 255)
+
+  def test_large_graphs_are_drawn_around_their_center(self):
+    senders, receivers = np.zeros(499, int), np.arange(1, 500)
+    star = graph_inspect.graph_picture(500, senders, receivers)
+    self.assertLess(star[32, 32, 0], 200)
+
+
 class InspectTest(looping.LoopTest):
 
   def test_a_run_without_checkpoint_is_refused(self):

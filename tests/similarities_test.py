@@ -11,9 +11,8 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax import analysis
-from hcl_jax.analysis import curves
-from hcl_jax.analysis import galleries
 from hcl_jax.analysis import negatives
+from hcl_jax.analysis import repeats
 from hcl_jax.analysis import similarities
 from tests import reference
 from tests.support import testing
@@ -325,7 +324,7 @@ class CurvesTest(absltest.TestCase):
 
 class ExamplesTest(parameterized.TestCase):
 
-  @parameterized.parameters(curves, galleries, similarities, negatives)
+  @parameterized.parameters(negatives, repeats, similarities)
   def test_examples(self, module):
     result = doctest.testmod(module)
     self.assertGreater(result.attempted, 0)

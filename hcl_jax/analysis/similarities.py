@@ -8,15 +8,16 @@ similarity 0 to everything.
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import _checks
 from hcl_jax import _vectors
-from hcl_jax.analysis import _hardest
 
 _BLOCK_SIZE = 1024  # a tile of 4 MiB
 
@@ -272,11 +273,11 @@ def false_negatives(
     raise ValueError('k must have at least one number, got none.')
   units = _checks.units('embeddings', embeddings, rows=2)
   labels = _checks.host_labels('labels', labels, len(units))
-  ids = _hardest.read_ids(ids, len(units))
+  ids = read_ids(ids, len(units))
   hits, false, negatives = np.zeros(max(k), np.int64), 0, 0
   for start in range(0, len(units), block_size):
     anchors = np.arange(start, min(start + block_size, len(units)))
-    rows, _ = _hardest.hardest(units, ids, anchors, max(k))
+    rows, _ = hardest_rows(units, ids, anchors, max(k))
     hits += np.sum(labels[rows] == labels[anchors, None], axis=0)
     keep = ids[anchors, None] != ids[None, :]
     negatives += keep.sum()
@@ -287,6 +288,27 @@ def false_negatives(
       fraction=found / (len(units) * np.asarray(k)),
       base_rate=float(false / negatives),
   )
+
+
+def read_ids(ids: Any, rows: int) -> np.ndarray:
+  """The ids, or numbers that no two rows share."""
+  if ids is None:
+    return np.arange(rows)
+  return _checks.host_labels('ids', ids, rows)
+
+
+def hardest_rows(
+    units: np.ndarray, ids: np.ndarray, anchors: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Rows and similarities of the k hardest negatives, hardest first.
+
+  A negative has another id than the anchor. Of equally similar rows the lower
+  one comes first.
+  """
+  keep = ids[anchors, None] != ids[None, :]
+  _refuse_few(keep, anchors, k)
+  cosines, rows = _top(units[anchors], units, keep, k)
+  return np.asarray(rows), np.asarray(cosines)
 
 
 def _two_views(z1, z2):
@@ -328,3 +350,19 @@ def _summary(cosines, keep):
       np.where(some, total / np.maximum(count, 1), np.nan),
       np.where(some, largest, np.nan),
   )
+
+
+def _refuse_few(keep: np.ndarray, anchors: np.ndarray, k: int) -> None:
+  """Raises where an anchor keeps fewer than k negatives."""
+  count = keep.sum(axis=1)
+  if count.min() < k:
+    raise ValueError(
+        f'k must not exceed the number of negatives; got k = {k}, and row '
+        f'{anchors[count.argmin()]} has {count.min()} rows of another id.'
+    )
+
+
+@functools.partial(jax.jit, static_argnames='k')
+def _top(anchors, units, keep, k):
+  cosines = _vectors.inner_products(anchors, units)
+  return jax.lax.top_k(jnp.where(keep, cosines, -jnp.inf), k)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from hcl_jax import reporting
-from hcl_jax.analysis import curves as curves_lib
 from hcl_jax.analysis import repeats as repeats_lib
 
 
@@ -96,7 +95,7 @@ def _reached(curves, baseline):
   """Mean and deviation of the epochs, and how many repeats there are."""
   targets = dict(zip(baseline.seeds, baseline.scores[:, -1], strict=True))
   epochs = [
-      curves_lib.epochs_to_reach(
+      repeats_lib.epochs_to_reach(
           curves.epochs, scores, targets[seed], interpolate=True
       )
       for seed, scores in zip(curves.seeds, curves.scores, strict=True)

@@ -10,8 +10,8 @@ from matplotlib import ticker
 import numpy as np
 
 from hcl_jax import _checks
-from hcl_jax.analysis import curves as curves_lib
-from hcl_jax.analysis import galleries
+from hcl_jax.analysis import negatives
+from hcl_jax.analysis import repeats
 from hcl_jax.analysis import similarities
 from hcl_jax.report.plots import style
 
@@ -189,7 +189,7 @@ def curves_figure(
     epochs, scores = np.asarray(epochs), np.asarray(scores)
     label = name
     if target is not None:
-      reached = curves_lib.epochs_to_reach(epochs, scores, target)
+      reached = repeats.epochs_to_reach(epochs, scores, target)
       when = 'not reached' if reached is None else f'epoch {reached:g}'
       label = f'{name} ({when})'
       if reached is not None:
@@ -233,7 +233,7 @@ def losses_figure(curves: Mapping[str, tuple[Any, Any]]) -> figure_lib.Figure:
 
 @style.styled
 def gallery_figure(
-    gallery: galleries.Gallery, images: Any, *, labels: Any = None
+    gallery: negatives.Gallery, images: Any, *, labels: Any = None
 ) -> figure_lib.Figure:
   """Draws a grid of anchors with their hardest and random negatives.
 
