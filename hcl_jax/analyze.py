@@ -22,8 +22,8 @@ from absl import flags
 import numpy as np
 
 from hcl_jax import command
-from hcl_jax import reporting
 from hcl_jax.runs import checkpoint
+from hcl_jax.runs import reporting
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import results as results_lib
 

@@ -22,7 +22,7 @@ _ROOT = pathlib.Path(hcl_jax.__file__).parent
 _LAYERS = {
     '_checks': 0, '_vectors': 0, 'losses': 0, 'schedules': 0,
     'augment': 1, 'momentum': 1, 'models': 1, 'storage': 1, 'runs': 1,
-    'evaluation': 1, 'analysis': 1, 'theory': 1, 'reporting': 1,
+    'evaluation': 1, 'analysis': 1, 'theory': 1,
     'training': 2,
     'images': 3, 'graphs': 3, 'sentences': 3,  # they do not know each other
     'domains': 4,

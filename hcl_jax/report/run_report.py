@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hcl_jax import analysis
-from hcl_jax import reporting
 from hcl_jax.report import inspection as inspection_lib
 from hcl_jax.report import page as report
 from hcl_jax.report import plots
+from hcl_jax.runs import reporting
 from hcl_jax.training import fields as fields_lib
 
 _BETAS = np.concatenate([[0], np.geomspace(0.1, 20, 24)])

@@ -4,11 +4,11 @@
 import pathlib
 
 from hcl_jax import analysis
-from hcl_jax import reporting
 from hcl_jax.report import page as report
 from hcl_jax.report import plots
 from hcl_jax.report import run_report
 from hcl_jax.report import tables
+from hcl_jax.runs import reporting
 from hcl_jax.sweeps import results as results_lib
 
 _EPOCHS = (

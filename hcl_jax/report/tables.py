@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hcl_jax import reporting
 from hcl_jax.analysis import repeats as repeats_lib
+from hcl_jax.runs import reporting
 
 
 def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:

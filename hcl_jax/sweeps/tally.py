@@ -8,7 +8,7 @@ import json
 import pathlib
 from typing import Any
 
-from hcl_jax import reporting
+from hcl_jax.runs import reporting
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.training import experiment as experiment_lib
