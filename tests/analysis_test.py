@@ -569,7 +569,7 @@ class CommandTest(_FolderTestCase):
     self.assertIn('--output=FOLDER is needed', done.err)
     done = self._run(f'--workdir={one}', '--axis=model.width')
     self.assertEqual(done.status, 2)
-    self.assertIn('axis must be a number that runs differ in', done.err)
+    self.assertIn('axis must be a numeric field that varies', done.err)
     done = self._run(f'--workdir={one}', '--score=knn/top1')
     self.assertEqual(done.status, 2)
     self.assertIn('must be one of svm/accuracy; got knn/top1', done.err)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What results mean: scores, similarities, negatives, the prior.
+"""Analysis of results: scores, similarities, negatives and the class prior.
 
-Arrays in, arrays out. Figures are in ``hcl_jax.report.plots``.
+Functions take arrays and return arrays; ``hcl_jax.report.plots`` draws them.
 """
 
 from hcl_jax.analysis.negatives import Gallery
@@ -12,7 +12,7 @@ from hcl_jax.analysis.negatives import hard_negative_gallery
 from hcl_jax.analysis.negatives import negative_weights
 from hcl_jax.analysis.negatives import sample_negatives
 from hcl_jax.analysis.negatives import two_view_logits
-from hcl_jax.analysis.prior import LabelledPrior
+from hcl_jax.analysis.prior import LabeledPrior
 from hcl_jax.analysis.prior import MixtureProportion
 from hcl_jax.analysis.prior import mixture_proportion
 from hcl_jax.analysis.prior import prior_from_labels
