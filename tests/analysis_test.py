@@ -230,7 +230,7 @@ class CurvesTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, 'panels must have at least one'):
       plots.repeated_curves_figure({}, 'knn/top1')
 
-  def test_more_lines_than_colours_have_a_panel_for_each_series(self):
+  def test_more_lines_than_colors_have_a_panel_for_each_series(self):
     fields = _columns(
         loss__beta=(0.0, 1.0), data__batch_size=(16, 32, 64, 128)
     )
@@ -281,8 +281,8 @@ class TableTest(absltest.TestCase):
     about, _, head, _, mutag, dd = table.splitlines()
     self.assertEqual(
         about,
-        'svm/accuracy in per cent, mean ± standard deviation over 2 repeats; '
-        'the best mean of a row in bold.',
+        'svm/accuracy in percent, mean ± standard deviation over 2 repeats; '
+        'the best mean of each row is bold.',
     )
     self.assertEqual(
         head,
@@ -317,7 +317,7 @@ class TableTest(absltest.TestCase):
     table = tables.repeats_table(
         analysis.group_repeats(fields, scores), 'svm/accuracy'
     )
-    self.assertIn('over repeats (their number);', table)
+    self.assertIn('over repeats (in parentheses);', table)
     self.assertEndsWith(table, '| 60.00 ± 14.14 (2) | **80.00** (1) | - |')
 
 
@@ -605,4 +605,4 @@ class CommandTest(_FolderTestCase):
     workdir = self._write_sweep('one', {'seed': (0, 1)}, failed=[0, 1])
     done = self._run(f'--workdir={workdir}')
     self.assertEqual(done.status, 2)
-    self.assertIn('no member of the sweep has a score', done.err)
+    self.assertIn('no run of the sweep has a score', done.err)

@@ -140,6 +140,6 @@ class MixtureProportionTest(parameterized.TestCase):
       (([1.0], [1.0]), {'delta': 1.0}, r'delta must be in \(0, 1\), got 1'),
       (([1.0], [1.0]), {'gamma': 0.0}, 'gamma must be > 0'),
   )
-  def test_refuses(self, scores, knobs, message):
+  def test_refuses(self, scores, options, message):
     with self.assertRaisesRegex(ValueError, message):
-      analysis.mixture_proportion(*scores, **knobs)
+      analysis.mixture_proportion(*scores, **options)

@@ -64,10 +64,10 @@ def _images(number=9):
   return rng.integers(0, 256, (number, 4, 4, 3), dtype=np.uint8)
 
 
-def _panel_page(**knobs):
+def _panel_page(**options):
   labels = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0])
-  knobs = {'items': _images(), 'labels': labels} | knobs
-  panel = report.beta_panel([_run(), _run('standard', seed=2)], **knobs)
+  options = {'items': _images(), 'labels': labels} | options
+  panel = report.beta_panel([_run(), _run('standard', seed=2)], **options)
   return report.page('T', 'S', [report.Section('Drag', [panel])])
 
 

@@ -176,8 +176,8 @@ class TiltingTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2)
   def test_limits_of_effective_negatives(self, order):
-    count = lambda logits, **knobs: float(  # noqa: E731
-        analysis.effective_negatives(jnp.array(logits), order=order, **knobs)
+    count = lambda logits, **options: float(  # noqa: E731
+        analysis.effective_negatives(jnp.array(logits), order=order, **options)
     )
     self.assertAlmostEqual(count([1.0, 9.0, 3.0], beta=0.0), 3, places=5)
     self.assertEqual(count([1.0, 9.0, 3.0], beta=1e6), 1)
@@ -301,8 +301,8 @@ class CurvesTest(absltest.TestCase):
 
   def test_first_epoch_at_the_target(self):
     epochs, scores = [1, 3, 5, 9], [0.1, 0.5, 0.4, 0.9]
-    reach = lambda target, **knobs: analysis.epochs_to_reach(  # noqa: E731
-        epochs, scores, target, **knobs
+    reach = lambda target, **options: analysis.epochs_to_reach(  # noqa: E731
+        epochs, scores, target, **options
     )
     self.assertEqual(reach(0.5), 3)
     self.assertEqual(reach(0.5, interpolate=True), 3)

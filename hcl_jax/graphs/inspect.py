@@ -9,10 +9,9 @@ from hcl_jax.graphs import experiment as graph_experiment
 from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
 
-_MAX_NODES = 100
-_ROUNDS = 60
-# Blue, as frames around pictures are orange.
-_INK, _LINE, _PAPER = (0, 114, 178), (90, 90, 90), (255, 255, 255)
+_MAX_NODES = 100  # of a picture
+# Nodes are blue, because frames around pictures are orange.
+_NODE, _EDGE, _PAPER = (0, 114, 178), (90, 90, 90), (255, 255, 255)
 _OVERSAMPLING = 3
 
 
@@ -45,22 +44,22 @@ def sample(
   )
 
 
-def stress_layout(distances: Any, *, rounds: int = _ROUNDS) -> np.ndarray:
-  r"""Places nodes in the plane so that they lie as far apart as a graph says.
+def stress_layout(distances: Any, *, num_steps: int = 60) -> np.ndarray:
+  r"""Places nodes in the plane at about the given distances.
 
-  Lowers the stress
+  Minimizes the stress
 
   .. math::
     \sum_{u < v} d_{uv}^{-2} \, (\|x_u - x_v\| - d_{uv})^2
 
-  by majorisation, from the two leading coordinates of classical scaling.
+  by majorization, from the two leading coordinates of classical scaling.
 
   Args:
     distances: shortest paths between nodes, finite, ``[n, n]``.
-    rounds: of majorisation.
+    num_steps: steps of majorization.
 
   Returns:
-    Places ``[n, 2]`` with mean 0.
+    Positions ``[n, 2]`` with mean 0.
 
   References:
     Gansner, Koren and North, Graph Drawing by Stress Majorization, 2004.
@@ -69,7 +68,7 @@ def stress_layout(distances: Any, *, rounds: int = _ROUNDS) -> np.ndarray:
   if d.ndim != 2 or d.shape[0] != d.shape[1] or not np.isfinite(d).all():
     raise ValueError(
         'distances must be a finite square matrix; got shape '
-        f'{d.shape}. Give unconnected nodes a large distance.'
+        f'{d.shape}. Give disconnected nodes a large distance.'
     )
   n = len(d)
   if n == 1:
@@ -78,24 +77,23 @@ def stress_layout(distances: Any, *, rounds: int = _ROUNDS) -> np.ndarray:
   laplacian = np.diag(weights.sum(axis=1)) - weights
   solve = np.linalg.pinv(laplacian)
   x = _classical_scaling(d)
-  for _ in range(rounds):
-    apart = x[:, None] - x[None, :]
-    length = np.linalg.norm(apart, axis=-1)
-    pull = weights * d / np.where(length > 0, length, 1)
-    x = solve @ (pull.sum(axis=1)[:, None] * x - pull @ x)
+  for _ in range(num_steps):
+    lengths = np.linalg.norm(x[:, None] - x[None, :], axis=-1)
+    ratios = weights * d / np.where(lengths > 0, lengths, 1)
+    x = solve @ (ratios.sum(axis=1)[:, None] * x - ratios @ x)
   return x - x.mean(axis=0)
 
 
 def graph_picture(
     num_nodes: int, senders: Any, receivers: Any, *, size: int = 64
 ) -> np.ndarray:
-  """Draws a graph: lines for edges, dots for nodes.
+  """Draws a small picture of a graph.
 
   Args:
-    num_nodes: number of nodes; of more than 100, those that are nearest to the
-      one with the most neighbours are drawn.
-    senders: where each edge begins, integers ``[num_edges]``.
-    receivers: where it ends.
+    num_nodes: number of nodes; beyond 100, only those nearest to the node with
+      the most neighbors are drawn.
+    senders: first node of each edge, integers ``[num_edges]``.
+    receivers: second node of each edge.
     size: height and width in pixels.
 
   Returns:
@@ -111,9 +109,9 @@ def graph_picture(
       (np.ones(len(ends[0])), ends), shape=(num_nodes, num_nodes)
   )
   if num_nodes > _MAX_NODES:
-    centre = np.argmax(matrix.getnnz(axis=0))
+    center = np.argmax(matrix.getnnz(axis=0))
     order = csgraph.breadth_first_order(
-        matrix, centre, directed=False, return_predecessors=False
+        matrix, center, directed=False, return_predecessors=False
     )
     matrix = matrix[order[:_MAX_NODES]][:, order[:_MAX_NODES]]
   distances = csgraph.shortest_path(matrix, directed=False, unweighted=True)
@@ -128,10 +126,10 @@ def graph_picture(
   pen = ImageDraw.Draw(picture)
   for u, v in zip(*matrix.nonzero(), strict=True):
     ends = (*places[u], *places[v])
-    pen.line(ends, fill=_LINE, width=max(round(radius / 2), 1))
+    pen.line(ends, fill=_EDGE, width=max(round(radius / 2), 1))
   for x, y in places:
     box = x - radius, y - radius, x + radius, y + radius
-    pen.ellipse(box, fill=_INK)
+    pen.ellipse(box, fill=_NODE)
   return np.asarray(picture.resize((size, size), Image.Resampling.LANCZOS))
 
 
@@ -151,9 +149,10 @@ def _describe_graph(graphs, row):
 
 def _classical_scaling(distances):
   n = len(distances)
-  centre = np.eye(n) - 1 / n
-  values, vectors = np.linalg.eigh(-0.5 * centre @ distances**2 @ centre)
+  centering = np.eye(n) - 1 / n
+  gram = -0.5 * centering @ distances**2 @ centering
+  values, vectors = np.linalg.eigh(gram)
   leading = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0))
-  # Nodes of one place would never part.
+  # Noise, because nodes at one position would never separate.
   rng = np.random.default_rng(0)
   return leading + 1e-3 * rng.standard_normal(leading.shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report on runs: figures, tables, a gallery and the panel for beta."""
+"""Reports on runs: figures, tables, a gallery and the interactive panel."""
 
 from collections.abc import Sequence
 import pathlib
@@ -22,11 +22,11 @@ _FALSE_AMONG = (1, 3, 10, 30, 100)
 
 
 class RunReport:
-  """Figures and sections of runs that go together.
+  """Figures and sections on one run, or on several to compare.
 
   Args:
-    inspections: of the runs. Those of one kind of data are compared; the
-      gallery is that of the last one.
+    inspections: the runs. The gallery shows the last one; the panel shows those
+      with the same batch as the first.
     output: folder for the figures.
   """
 
@@ -39,7 +39,7 @@ class RunReport:
     self._output = output
 
   def sections(self) -> list[report.Section]:
-    """All sections; the figures are written on the way."""
+    """Writes figures, and returns all sections of the page."""
     return [
         report.Section('Accuracy', self._accuracy()),
         report.Section('Training', self._training()),
@@ -86,7 +86,7 @@ class RunReport:
     return {name: x for name, x in curves.items() if len(x[0]) > 1}
 
   def _baseline(self, curves):
-    """The run without beta and tau, if there is one, and others beside it."""
+    """Returns the only run without beta and tau_plus, if there are others."""
     standard = [
         run.name
         for run in self._runs
@@ -102,10 +102,11 @@ class RunReport:
         for run in self._runs
     }
     words = (
-        'Of images, embeddings as the loss compares them; of graphs and '
-        'sentences, what is evaluated. A label is a class, or of sentences a '
-        'pair of neighbours. The overlap is the area that both histograms of a '
-        'run cover: less is better.'
+        'Images are compared by the embeddings that enter the loss, graphs and '
+        'sentences by the features that are evaluated. The label is the class; '
+        'two sentences have the same label if they are neighbors in the text. '
+        'The overlap is the area that both histograms of a run share: less is '
+        'better.'
     )
     parts = [
         self._chart(
@@ -126,8 +127,9 @@ class RunReport:
             ],
         ),
         report.paragraph(
-            'Uniformity and alignment after Wang and Isola: less is better. '
-            'Margin: cosine to the positive less the mean cosine to negatives.'
+            'Uniformity and alignment are those of Wang and Isola: less is '
+            'better. The margin is the cosine to the positive minus the mean '
+            'cosine to negatives.'
         ),
     ]
     return parts + self._margins() + self._false_negatives()
@@ -179,26 +181,28 @@ class RunReport:
             plots.effective_negatives_figure(_BETAS, numbers),
             'effective_negatives',
             'effective number of negatives by beta',
-            'Effective number of negatives, 1 / sum of squared weights, of the '
-            'anchors of one batch: median, and the middle four fifths.',
+            'Effective number of negatives, 1 / (sum of squared weights), of '
+            'the anchors of one batch: median, and 10th to 90th percentile.',
         ),
         report.table(
-            ['run', 'beta', 'tau_plus', 'effective', 'of', 'clamped'], lines
+            ['run', 'beta', 'tau_plus', 'effective', 'negatives', 'clamped'],
+            lines,
         ),
         report.paragraph(
-            'With the beta of the run, on average. Clamped: share of anchors '
-            'whose debiased estimate is below its floor.'
+            'Effective: mean effective number of negatives at the beta of the '
+            'run, of as many negatives. Clamped: share of anchors with a '
+            'debiased estimate below its floor.'
         ),
     ]
 
   def _panel(self):
     words = (
-        'The negatives of an anchor among one batch, weighed by q_beta. Choose '
-        'an anchor and drag beta: the bars are the weights, and the heaviest '
-        'negatives are below.'
+        'The negatives of an anchor in one batch, weighted by q_beta. Choose '
+        'an anchor and drag beta: the bars are the weights, and the negatives '
+        'with the largest weights are below.'
     )
     if _item_labels(self._runs[0].sample) is not None:
-      words += " With a ✱: false negatives, which have the anchor's class."
+      words += " A ✱ marks false negatives, which have the anchor's class."
     return [report.paragraph(words), beta_panel(self._runs)]
 
   def _gallery(self):
@@ -215,8 +219,8 @@ class RunReport:
         ids=None if sample.item_names else sample.labels[:m],
     )
     words = (
-        f'{run.name}: the {size} most similar of a batch of {m}, and random '
-        'ones.'
+        f'{run.name}: the {size} most similar items of a batch of {m}, and '
+        'random ones.'
     )
     if isinstance(sample.items, np.ndarray):
       figure = plots.gallery_figure(
@@ -235,7 +239,7 @@ class RunReport:
             run.name: fields_lib.flatten(run.config) for run in self._runs
         }),
         *(
-            report.paragraph(f'{run.name}: checkpoint of step {run.step}')
+            report.paragraph(f'{run.name}: checkpoint of step {run.step}.')
             for run in self._runs
         ),
     ]
@@ -254,11 +258,11 @@ def save_chart(
   """Writes a figure as PNG and SVG.
 
   Args:
-    figure: what to draw.
+    figure: the figure.
     output: folder to write to.
-    name: of the files, without an ending.
-    label: of the figure, for those who do not see it.
-    caption: below the figure.
+    name: name of the files, without suffix.
+    label: description of the figure for screen readers.
+    caption: text below the figure.
 
   Returns:
     The figure as HTML.
@@ -270,13 +274,13 @@ def save_chart(
 
 
 def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
-  """The panel in which beta can be dragged.
+  """Returns the panel with a slider for beta.
 
   Args:
-    runs: those whose batch is that of the first are shown.
+    runs: the runs; those with another batch than the first are left out.
 
   Returns:
-    HTML, as of :func:`hcl_jax.report.page.beta_panel`.
+    HTML, see :func:`hcl_jax.report.page.beta_panel`.
   """
   first = runs[0].sample
   alike = [run for run in runs if _same_items(run.sample.items, first.items)]
@@ -288,8 +292,6 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
   )
 
 
-
-
 def _score(name, value):
   if value is None:
     return '-'
@@ -299,7 +301,7 @@ def _score(name, value):
 
 
 def _tau_plus(run):
-  """What the loss takes where the configuration says None."""
+  """Returns tau_plus, or the loss's default if the configuration has None."""
   tau_plus = run.config.loss.tau_plus
   if tau_plus is None:
     return 0.5 if run.config.loss.variant == 'released' else 0.0
@@ -307,7 +309,7 @@ def _tau_plus(run):
 
 
 def _geometry(sample):
-  """Uniformity, alignment and margin, as words."""
+  """Returns uniformity, alignment and margin as cells of a table."""
   aligned = margin = '-'
   if sample.views is not None:
     aligned = f'{analysis.alignment(*sample.views):.3f}'
@@ -358,7 +360,7 @@ def _same_items(items, others):
 def _panel_run(run):
   negatives = run.sample.negatives
   rows = np.arange(min(_PANEL_ANCHORS, len(negatives.anchors)))
-  # The panel's script knows no soft floor.
+  # The panel's script cannot compute a loss with a soft floor.
   loss = run.config.loss
   with_loss = negatives.pos_logits is not None and loss.floor != 'soft'
   return report.PanelRun(

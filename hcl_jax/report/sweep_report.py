@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sweeps have found, as figures, tables and sections of a page."""
+"""Reports on sweeps: figures, tables and sections of the page."""
 
 import pathlib
 
@@ -12,20 +12,20 @@ from hcl_jax.runs import reporting
 from hcl_jax.sweeps import results as results_lib
 
 _EPOCHS = (
-    'Each repeat against the baseline of its seed; between two measurements '
-    'the curve is a straight line. Mean ± standard deviation over the repeats '
-    'that get there.'
+    'Each repeat is compared with the baseline of the same seed; curves are '
+    'interpolated linearly. Mean ± standard deviation over the repeats that '
+    'reach the score.'
 )
 
 
 class SweepReport:
-  """Figures and sections of sweeps that go together.
+  """Figures and sections on one sweep, or on several that are joined.
 
   Args:
-    results: of all members.
+    results: results of all runs.
     score: name of the score to show.
     output: folder for the figures and tables.
-    axis: of :func:`hcl_jax.analysis.group_repeats`.
+    axis: see :func:`hcl_jax.analysis.group_repeats`.
   """
 
   def __init__(
@@ -46,11 +46,11 @@ class SweepReport:
     self._output = output
 
   def table(self) -> str:
-    """Mean and deviation of every setting, in Markdown."""
+    """Returns mean and deviation of every setting, in Markdown."""
     return tables.repeats_table(self._repeats, self._score)
 
   def sections(self) -> list[report.Section]:
-    """All sections; figures and tables are written on the way."""
+    """Writes figures and tables, and returns all sections of the page."""
     sections = [
         report.Section('Scores', [self._scores()]),
         report.Section('Table', [self._cells()]),
@@ -75,7 +75,7 @@ class SweepReport:
     )
 
   def _training(self):
-    """Scores on the way, and when they reach the baseline's last one."""
+    """Draws curves, and tabulates when they reach the baseline's last score."""
     chart = run_report.save_chart(
         plots.repeated_curves_figure(self._curves, self._curve_score),
         self._output,

@@ -34,9 +34,9 @@ import numpy as np
 from hcl_jax import _checks
 from hcl_jax import _vectors
 
-# Sharpness of the soft maximum of cosines. Restarts begin at values from the
-# softest to the sharpest initial one, since soft starts reach few optima, mostly
-# good ones, and sharper starts reach more. All end at the same value.
+# Sharpness of the soft maximum of cosines. Restarts begin at different values,
+# because soft starts reach few optima, mostly good ones, and sharper starts
+# reach more; all end at the same value.
 _INITIAL_SHARPNESS, _FINAL_SHARPNESS = (4.0, 30.0), 1e5
 _STEP = 0.5  # times the number of points, over the sharpness
 
@@ -171,8 +171,8 @@ def known_angle(num_points: int, dim: int) -> float | None:
   """Returns the proven optimum of the smallest angle, in radians.
 
   Known are the simplex for up to dim + 1 points and 90 degrees for up to 2 dim
-  (Rankin, The Closest Packing of Spherical Caps in n Dimensions, 1955), polygons
-  on the circle, and 3 to 14 and 24 points on the sphere in 3-D.
+  (Rankin, The Closest Packing of Spherical Caps in n Dimensions, 1955),
+  polygons on the circle, and up to 14 points, and 24, on the sphere in 3-D.
 
   Args:
     num_points: >= 2.

@@ -23,7 +23,7 @@ class Trajectory(NamedTuple):
     class_means: unit directions of the class means, ``[f, classes, dim]``.
     spreads: mean squared distance of a row to its class mean, ``[f]``.
     angles: smallest angle between two class means, in radians, ``[f]``.
-    values: objective of the paper's packing problem at the class means, ``[f]``.
+    values: objective of the paper's packing problem for the means, ``[f]``.
     best_angle: optimum of the smallest angle, proven or else found, in radians.
     best_value: largest objective found.
   """
@@ -71,8 +71,8 @@ def train_free_embeddings(
   descent. With a large beta, classes contract to points, which spread out as
   the paper's theorem says: 8 classes in 3-D end 0.06 degrees from Tammes'
   packing. With ``beta=0``, where all other classes repel and not only the
-  nearest, they end 3.7 degrees from it. The result is a local optimum: 7 classes
-  in 3-D end as a bipyramid, 5.9 degrees from the best packing.
+  nearest, they end 3.7 degrees from it. The result is a local optimum: 7
+  classes in 3-D end as a bipyramid, 5.9 degrees from the best packing.
 
   Args:
     num_classes: >= 2.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all figures share: colors, fonts, panels, lines and legends."""
+"""Style of all figures: colors, fonts, panels, lines and legends."""
 
 from collections.abc import Sequence
 import os
