@@ -94,17 +94,17 @@ def analyze_sweeps(
     workdirs: Sequence[pathlib.Path], output: pathlib.Path
 ) -> None:
   """Writes the report on sweeps."""
-  from hcl_jax.report import page as report
+  from hcl_jax.report import page
   from hcl_jax.report import sweep_report
 
   results = results_lib.read(workdirs)
   score = choose_score(results)
   written = sweep_report.SweepReport(results, score, output, _AXIS.value)
   output.mkdir(parents=True, exist_ok=True)
-  page = report.page(
+  document = page.page(
       f'Sweep: {score}', ', '.join(map(str, workdirs)), written.sections()
   )
-  reporting.write_text(output / 'report.html', page)
+  reporting.write_text(output / 'report.html', document)
   print(written.table())
 
 
@@ -129,7 +129,7 @@ def analyze_runs(
 ) -> None:
   """Writes the report on runs."""
   from hcl_jax.report import inspection
-  from hcl_jax.report import page as report
+  from hcl_jax.report import page
   from hcl_jax.report import run_report
 
   runs = inspection.single_runs(workdirs)
@@ -141,12 +141,12 @@ def analyze_runs(
     )
   output.mkdir(parents=True, exist_ok=True)
   sections = run_report.RunReport(inspections, output).sections()
-  page = report.page(
+  document = page.page(
       ' and '.join(runs) if len(runs) < 4 else f'{len(runs)} runs',
       f'hcl_jax: {inspections[0].config.data.name}',
       sections,
   )
-  reporting.write_text(output / 'report.html', page)
+  reporting.write_text(output / 'report.html', document)
   print(reporting.score_table({x.name: x.scores() for x in inspections}))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcl_jax import analysis
 from hcl_jax.report import inspection as inspection_lib
-from hcl_jax.report import page as report
+from hcl_jax.report import page
 from hcl_jax.report import plots
 from hcl_jax.runs import reporting
 from hcl_jax.training import fields as fields_lib
@@ -38,30 +38,30 @@ class RunReport:
     self._runs = list(inspections)
     self._output = output
 
-  def sections(self) -> list[report.Section]:
+  def sections(self) -> list[page.Section]:
     """Writes figures, and returns all sections of the page."""
     return [
-        report.Section('Accuracy', self._accuracy()),
-        report.Section('Training', self._training()),
-        report.Section('Similarities of pairs', self._similarities()),
-        report.Section('What beta does', self._tilts()),
-        report.Section('Drag beta', self._panel()),
-        report.Section('Hardest negatives', self._gallery()),
-        report.Section('Configuration', self._configuration()),
+        page.Section('Scores', self._scores()),
+        page.Section('Training', self._training()),
+        page.Section('Similarities of pairs', self._similarities()),
+        page.Section('Effect of beta', self._weights()),
+        page.Section('Drag beta', self._panel()),
+        page.Section('Hardest negatives', self._gallery()),
+        page.Section('Configuration', self._configuration()),
     ]
 
-  def _accuracy(self):
+  def _scores(self):
     scores = {run.name: run.scores() for run in self._runs}
     names = list(dict.fromkeys(x for of_run in scores.values() for x in of_run))
     if not names:
-      return [report.paragraph('No score was measured.')]
+      return [page.paragraph('No score was measured.')]
     lines = [
         [name, *(_score(column, of_run.get(column)) for column in names)]
         for name, of_run in scores.items()
     ]
     return [
-        report.table(['run', *names], lines),
-        *(report.paragraph(f'{run.name}: {run.summary}') for run in self._runs),
+        page.table(['run', *names], lines),
+        *(page.paragraph(f'{run.name}: {run.summary}') for run in self._runs),
     ]
 
   def _training(self):
@@ -104,8 +104,8 @@ class RunReport:
     words = (
         'Images are compared by the embeddings that enter the loss, graphs and '
         'sentences by the features that are evaluated. The label is the class; '
-        'two sentences have the same label if they are neighbors in the text. '
-        'The overlap is the area that both histograms of a run share: less is '
+        'sentences have a label for each pair of neighbors in the text. The '
+        'overlap is the area that both histograms of a run share: less is '
         'better.'
     )
     parts = [
@@ -115,7 +115,7 @@ class RunReport:
             'histograms of cosine similarities',
             words,
         ),
-        report.table(
+        page.table(
             ['run', 'overlap', 'uniformity', 'alignment', 'margin'],
             [
                 [
@@ -126,7 +126,7 @@ class RunReport:
                 for run in self._runs
             ],
         ),
-        report.paragraph(
+        page.paragraph(
             'Uniformity and alignment are those of Wang and Isola: less is '
             'better. The margin is the cosine to the positive minus the mean '
             'cosine to negatives.'
@@ -160,7 +160,7 @@ class RunReport:
     figure = plots.false_negatives_figure(found)
     return [self._chart(figure, 'false_negatives', 'shares of false negatives')]
 
-  def _tilts(self):
+  def _weights(self):
     numbers = {
         run.name: np.stack([_effective(run, beta) for beta in _BETAS])
         for run in self._runs
@@ -184,14 +184,14 @@ class RunReport:
             'Effective number of negatives, 1 / (sum of squared weights), of '
             'the anchors of one batch: median, and 10th to 90th percentile.',
         ),
-        report.table(
+        page.table(
             ['run', 'beta', 'tau_plus', 'effective', 'negatives', 'clamped'],
             lines,
         ),
-        report.paragraph(
-            'Effective: mean effective number of negatives at the beta of the '
-            'run, of as many negatives. Clamped: share of anchors with a '
-            'debiased estimate below its floor.'
+        page.paragraph(
+            'Effective: effective number of negatives at the beta of the run. '
+            'Negatives: their number. Both are means over anchors. Clamped: '
+            'share of anchors with a debiased estimate below its floor.'
         ),
     ]
 
@@ -203,7 +203,7 @@ class RunReport:
     )
     if _item_labels(self._runs[0].sample) is not None:
       words += " A ✱ marks false negatives, which have the anchor's class."
-    return [report.paragraph(words), beta_panel(self._runs)]
+    return [page.paragraph(words), beta_panel(self._runs)]
 
   def _gallery(self):
     run = self._runs[-1]
@@ -228,18 +228,18 @@ class RunReport:
       )
       plots.save(figure, self._output / 'gallery.png')
       png = (self._output / 'gallery.png').read_bytes()
-      return [report.picture(png, 'hardest negatives', words)]
+      return [page.picture(png, 'hardest negatives', words)]
     text = analysis.gallery_text(gallery, sample.items)
     reporting.write_text(self._output / 'gallery.txt', text)
-    return [report.paragraph(words), report.preformatted(text)]
+    return [page.paragraph(words), page.preformatted(text)]
 
   def _configuration(self):
     return [
-        report.configurations({
+        page.configurations({
             run.name: fields_lib.flatten(run.config) for run in self._runs
         }),
         *(
-            report.paragraph(f'{run.name}: checkpoint of step {run.step}.')
+            page.paragraph(f'{run.name}: checkpoint of step {run.step}.')
             for run in self._runs
         ),
     ]
@@ -270,7 +270,7 @@ def save_chart(
   for kind in ('png', 'svg'):
     plots.save(figure, output / f'{name}.{kind}')
   svg = (output / f'{name}.svg').read_text('utf-8')
-  return report.chart(svg, label, caption)
+  return page.chart(svg, label, caption)
 
 
 def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
@@ -284,7 +284,7 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
   """
   first = runs[0].sample
   alike = [run for run in runs if _same_items(run.sample.items, first.items)]
-  return report.beta_panel(
+  return page.beta_panel(
       [_panel_run(run) for run in alike],
       items=first.items,
       names=first.item_names,
@@ -363,7 +363,7 @@ def _panel_run(run):
   # The panel's script cannot compute a loss with a soft floor.
   loss = run.config.loss
   with_loss = negatives.pos_logits is not None and loss.floor != 'soft'
-  return report.PanelRun(
+  return page.PanelRun(
       name=run.name,
       beta=run.config.loss.beta,
       tau_plus=_tau_plus(run),

@@ -4,7 +4,7 @@
 import pathlib
 
 from hcl_jax import analysis
-from hcl_jax.report import page as report
+from hcl_jax.report import page
 from hcl_jax.report import plots
 from hcl_jax.report import run_report
 from hcl_jax.report import tables
@@ -49,14 +49,14 @@ class SweepReport:
     """Returns mean and deviation of every setting, in Markdown."""
     return tables.repeats_table(self._repeats, self._score)
 
-  def sections(self) -> list[report.Section]:
+  def sections(self) -> list[page.Section]:
     """Writes figures and tables, and returns all sections of the page."""
     sections = [
-        report.Section('Scores', [self._scores()]),
-        report.Section('Table', [self._cells()]),
+        page.Section('Scores', [self._scores()]),
+        page.Section('Table', [self._cells()]),
     ]
     if self._curves:
-      sections.append(report.Section('Training', self._training()))
+      sections.append(page.Section('Training', self._training()))
     return sections
 
   def _scores(self):
@@ -69,7 +69,7 @@ class SweepReport:
 
   def _cells(self):
     reporting.write_text(self._output / 'table.md', self.table() + '\n')
-    return report.table(
+    return page.table(
         *tables.repeats_cells(self._repeats),
         caption=tables.repeats_caption(self._repeats, self._score),
     )
@@ -87,4 +87,4 @@ class SweepReport:
       return [chart]
     text = reporting.markdown_table(header, lines, words=2)
     reporting.write_text(self._output / 'epochs.md', text + '\n')
-    return [chart, report.table(header, lines, caption=_EPOCHS)]
+    return [chart, page.table(header, lines, caption=_EPOCHS)]
