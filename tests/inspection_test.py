@@ -274,6 +274,7 @@ class InspectTest(looping.LoopTest):
     body = '\n'.join(part for x in sections for part in x.parts)
     self.assertIn('standard (epoch', body.replace('%', ''))
     self.assertIn('loss.beta', body)
+    self.assertIn('embeddings, as the loss compares them. Rows of one', body)
     for name in ('loss', 'curve_knn_top1', 'similarities', 'margins',
                  'false_negatives', 'effective_negatives', 'gallery'):
       self.assertTrue((output / f'{name}.png').exists(), name)
@@ -301,6 +302,11 @@ class InspectTest(looping.LoopTest):
       }
       self.assertEmpty(titles['Training'])
       self.assertNotEmpty(titles['Drag beta'])
+      related = 'of one class' if name == 'graphs' else 'that belong together'
+      self.assertIn(
+          f'the features that are evaluated. Rows {related} have',
+          titles['Similarities of pairs'][0],
+      )
       kind = 'png' if name == 'graphs' else 'txt'
       self.assertTrue((output / f'gallery.{kind}').exists())
 

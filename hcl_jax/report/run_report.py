@@ -101,19 +101,12 @@ class RunReport:
         )
         for run in self._runs
     }
-    words = (
-        'Images are compared by the embeddings that enter the loss, graphs and '
-        'sentences by the features that are evaluated. The label is the class; '
-        'sentences have a label for each pair of neighbors in the text. The '
-        'overlap is the area that both histograms of a run share: less is '
-        'better.'
-    )
     parts = [
         self._chart(
             plots.similarity_figure(histograms),
             'similarities',
             'histograms of cosine similarities',
-            words,
+            _describe_pairs(self._runs[0].sample),
         ),
         page.table(
             ['run', 'overlap', 'uniformity', 'alignment', 'margin'],
@@ -306,6 +299,18 @@ def _tau_plus(run):
   if tau_plus is None:
     return 0.5 if run.config.loss.variant == 'released' else 0.0
   return tau_plus
+
+
+def _describe_pairs(sample):
+  compared = 'embeddings, as the loss compares them'
+  if sample.views is None:
+    compared = 'the features that are evaluated'
+  related = 'of one class' if sample.item_names else 'that belong together'
+  return (
+      f'Cosine similarities of {compared}. Rows {related} have the same label. '
+      'The overlap is the area that both histograms of a run share: less is '
+      'better.'
+  )
 
 
 def _geometry(sample):
