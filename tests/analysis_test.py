@@ -94,7 +94,7 @@ class RepeatsTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'data.batch_size or loss.beta'):
         analysis.group_repeats(fields, scores, axis=axis)
 
-  def test_what_differs_between_data_sets_only_tells_nothing_apart(self):
+  def test_fields_that_vary_only_between_data_sets_label_nothing(self):
     fields = {
         'data.name': ['a', 'a', 'b', 'b'],
         'train.epochs': [5, 5, 50, 50],
@@ -104,7 +104,7 @@ class RepeatsTest(parameterized.TestCase):
     self.assertEqual((repeats.axis, repeats.series), ('τ⁺', ['']))
     self.assertEqual(repeats.ticks, ['0', '0.01', '0.1'])
 
-  def test_numbers_that_change_together_are_told_by_the_first(self):
+  def test_numbers_that_vary_together_are_labeled_by_the_first(self):
     fields = {
         'loss.beta': [0.0, 1.0, 0.0, 1.0],
         'loss.tau_plus': [0.0, 0.1, 0.0, 0.1],
@@ -135,7 +135,7 @@ class RepeatsTest(parameterized.TestCase):
         repeats.series,
     )
 
-  def test_words_that_change_together_are_all_told(self):
+  def test_strings_that_vary_together_are_all_labeled(self):
     fields = {
         'optimizer.name': ['sgd', 'adam'],
         'optimizer.learning_rate': [0.1, 0.001],
@@ -148,7 +148,7 @@ class RepeatsTest(parameterized.TestCase):
         ['sgd, decay_vectors = False', 'adam, decay_vectors = True'],
     )
 
-  def test_a_number_of_each_data_set_is_told_as_more_than_0(self):
+  def test_a_number_of_each_data_set_is_labeled_as_more_than_0(self):
     fields = {
         'data.name': ['a'] * 4 + ['b'] * 4,
         'loss.tau_plus': [0.0, 0.1] * 2 + [0.0, 0.01] * 2,
@@ -406,7 +406,7 @@ class _FolderTestCase(parameterized.TestCase):
     )
 
   def _write_sweep(self, name, fields, failed=(), **changes):
-    """A finished sweep, whose accuracies count members in thousandths."""
+    """A finished sweep, whose accuracies count runs in thousandths."""
     workdir = self.root / name
     workdir.mkdir()
     config = graph_config.infograph()
@@ -480,7 +480,7 @@ class ResultsTest(_FolderTestCase):
         results.scores['svm/accuracy'], [0, 0.001, 0, 0.001]
     )
 
-  def test_values_are_numbers_or_words_and_nothing_else(self):
+  def test_values_are_numbers_or_strings_and_nothing_else(self):
     workdir = self._write_sweep('one', {'seed': (0, 1)})
     for text in ('[1]', '{}', '(' * 5000, "__import__('os')", '1+1j'):
       (workdir / 'results.csv').write_text(
@@ -497,7 +497,7 @@ class ResultsTest(_FolderTestCase):
     with self.assertRaisesRegex(ValueError, 'results.csv cannot be read'):
       results_lib.read([workdir])
 
-  def test_the_same_member_twice_is_refused(self):
+  def test_the_same_run_twice_is_refused(self):
     one = self._write_sweep('one', {'seed': (0, 1)})
     two = self._write_sweep('two', {'seed': (1, 2)})
     with self.assertRaisesRegex(ValueError, 'two: seed=1, .* is there twice'):
@@ -507,9 +507,9 @@ class ResultsTest(_FolderTestCase):
     one = self._write_sweep('one', {'seed': (0, 1)})
     two = self._write_sweep('two', {'seed': (2, 3)})
     record = json.loads((two / 'config.json').read_text())
-    record['loss']['knob'] = 1
+    record['loss']['other'] = 1
     (two / 'config.json').write_text(json.dumps(record))
-    with self.assertRaisesRegex(ValueError, 'only one has a field loss.knob'):
+    with self.assertRaisesRegex(ValueError, 'only one has a field loss.other'):
       results_lib.read([one, two])
 
   def test_a_damaged_file_is_named(self):

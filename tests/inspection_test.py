@@ -195,7 +195,7 @@ class SampleTest(looping.LoopTest):
       used = sample.negatives.neg_logits[~near]
       self.assertAlmostEqual(np.abs(used).max(), clip_scale, places=4)
 
-  def test_neighbours_of_different_chapters_are_no_pair(self):
+  def test_neighbors_of_different_chapters_are_no_pair(self):
     experiment = _sentence_experiment(self)
     shifted = experiment.validation.segments.copy()
     shifted[:3] = 0
@@ -326,7 +326,7 @@ class NamesTest(looping.LoopTest):
       with self.assertRaisesRegex(ValueError, '--workdir has .* twice'):
         inspection.single_runs([root / 'c', root / 'c'])
 
-  def test_members_of_a_sweep_are_named_by_what_they_differ_in(self):
+  def test_runs_of_a_sweep_are_named_by_values_that_differ(self):
     root = self.workdir()
     sweep = image_config.simclr()
     sweep.sweep = {'loss': {'beta': (0.0, 1.0)}, 'seed': (0, 1)}

@@ -71,7 +71,7 @@ class TammesTest(parameterized.TestCase):
 class BallPackingTest(parameterized.TestCase):
 
   def test_value(self):
-    points = 3 * _polygon(5)[:4]  # the ends have one neighbour, 72 degrees off
+    points = 3 * _polygon(5)[:4]  # the ends have one neighbor, 72 degrees off
     value = 2 - 2 * np.cos(np.radians(72))
     self.assertAlmostEqual(theory.packing_value(points), value, places=6)
     points[3] = -points[1]
