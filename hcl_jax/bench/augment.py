@@ -22,10 +22,10 @@ import numpy as np
 from hcl_jax import augment
 from hcl_jax import command as command_lib
 from hcl_jax import models
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
+from hcl_jax.runs import reporting
 
 _IMAGES = flags.DEFINE_integer(
     'augment_batch', 256, 'Images per batch to augment.'

@@ -21,13 +21,13 @@ from typing import NamedTuple
 from absl import flags
 
 from hcl_jax import command as command_lib
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import steps
 from hcl_jax.images import batches as image_batches
 from hcl_jax.images import config as image_config
 from hcl_jax.runs import checkpoint
+from hcl_jax.runs import reporting
 from hcl_jax.training import loop
 
 _WINDOW_STEPS = flags.DEFINE_integer(

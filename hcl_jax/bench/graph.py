@@ -20,13 +20,13 @@ import ml_collections
 import numpy as np
 
 from hcl_jax import command as command_lib
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
 from hcl_jax.graphs import experiment as graph_experiment
+from hcl_jax.runs import reporting
 from hcl_jax.training import step as step_lib
 
 _GRAPHS = flags.DEFINE_integer('epoch_graphs', 188, 'Random graphs.')

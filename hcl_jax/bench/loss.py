@@ -16,11 +16,11 @@ import jax.numpy as jnp
 
 import hcl_jax
 from hcl_jax import command as command_lib
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import peers
+from hcl_jax.runs import reporting
 
 _BATCH_SIZES = flags.DEFINE_list(
     'batch_sizes', '256,1024,4096,16384', 'Pairs per batch, each >= 2.'

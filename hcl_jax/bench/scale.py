@@ -18,10 +18,10 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax import command as command_lib
-from hcl_jax import reporting
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import program
+from hcl_jax.runs import reporting
 
 _DEVICE_COUNTS = flags.DEFINE_list(
     'device_counts', '1,2,4,8,16,32,64', 'Numbers of simulated devices.'

@@ -22,7 +22,6 @@ import jax
 import joblib
 
 from hcl_jax import command as command_lib
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
@@ -31,6 +30,7 @@ from hcl_jax.bench import trends
 from hcl_jax.bench import usage as usage_lib
 from hcl_jax.images import config as image_config
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import reporting
 
 _CONFIG = flags.DEFINE_string(
     'soak_config', 'configs/digits.py:hard',

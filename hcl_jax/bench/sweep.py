@@ -26,13 +26,13 @@ import joblib
 import numpy as np
 
 from hcl_jax import command as command_lib
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import runs
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import reporting
 from hcl_jax.sweeps import grid
 
 _BETAS = flags.DEFINE_list('bench_betas', '0,1,2,10', 'Betas of the sweep.')

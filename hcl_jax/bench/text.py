@@ -19,12 +19,12 @@ import joblib
 import numpy as np
 
 from hcl_jax import command as command_lib
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences
+from hcl_jax.runs import reporting
 from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import joblib
 import numpy as np
 
-from hcl_jax import reporting
 from hcl_jax.bench import contest
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import steps
 from hcl_jax.models import convolution
+from hcl_jax.runs import reporting
 from hcl_jax.training import step as step_lib
 
 _LOSS_BATCH = flags.DEFINE_integer(

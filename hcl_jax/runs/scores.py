@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 from typing import Literal
 
-from hcl_jax import reporting
+from hcl_jax.runs import reporting
 
 Kind = Literal['share', 'loss', 'number']
 # Scores by ``protocol/measure``; some protocols add details, such as a list of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results for people and programs: aligned tables, and JSON written whole."""
+"""Results for people and programs: text tables, and atomic writes of files."""
 
 from collections.abc import Sequence
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def table(header: list[str], lines: list[list[str]]) -> str:
-  """Aligns columns, the first to the left and the others to the right."""
+  """Formats a table, the first column aligned left, the others right."""
   columns = zip(header, *lines, strict=True)
   widths = [max(map(len, column)) for column in columns]
   lines = [header, ['-' * width for width in widths], *lines]
@@ -22,12 +22,12 @@ def table(header: list[str], lines: list[list[str]]) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-  """A number, or a dash where there is none."""
+  """Formats a number; None is a dash."""
   return '-' if value is None else f'{value:.{digits}f}'
 
 
 def percent(value: float | None) -> str:
-  """A share as a percentage, or a dash."""
+  """Formats a share as a percentage; None is a dash."""
   return '-' if value is None else f'{value:.2%}'
 
 
@@ -38,9 +38,9 @@ def score(value: Any) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-  """Mean and standard deviation of shares, in per cent: 86.71 ± 1.25.
+  """Formats mean and standard deviation of shares, in percent: 86.71 ± 1.25.
 
-  Of one value there is no deviation, and of none a dash.
+  A single value has no deviation; no value is a dash.
   """
   if not len(values):
     return '-'
@@ -53,15 +53,16 @@ def spread(values: Sequence[float]) -> str:
 def markdown_table(
     header: list[str], lines: list[list[str]], *, words: int = 1
 ) -> str:
-  """A table in Markdown.
+  """Formats a table in Markdown.
 
   Args:
     header: names of the columns.
     lines: cells.
-    words: how many columns go to the left; the others go to the right.
+    words: number of columns of text, aligned left; the others are aligned
+      right.
 
   Returns:
-    The table, without a line break at its end.
+    The table, without a trailing newline.
   """
   rule = ['---'] * words + ['---:'] * (len(header) - words)
   return '\n'.join(
@@ -70,9 +71,9 @@ def markdown_table(
 
 
 def score_table(rows: dict[str, dict[str, float]]) -> str:
-  """Returns scores, a line for each name, a column for each score.
+  """Formats scores as a table with a row for each key and a column per score.
 
-  What is no number, such as a list of folds, is left out. Shares are shown in
+  What is not a score, such as a list of folds, is left out. Shares are shown in
   percent.
   """
 
@@ -92,12 +93,12 @@ def score_table(rows: dict[str, dict[str, float]]) -> str:
 
 
 def write_json(path: str | os.PathLike, results: dict[str, Any]) -> None:
-  """Writes results as :func:`write_text` does."""
+  """Writes results as JSON, atomically."""
   write_text(path, json.dumps(results, indent=2) + '\n')
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-  """All or nothing: a reader never meets half a file."""
+  """Writes a text file atomically: a reader never sees a part of it."""
   temporary = f'{path}.{os.getpid()}.tmp'
   try:
     with open(temporary, 'w', encoding='utf-8') as file:
