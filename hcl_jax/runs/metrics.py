@@ -14,6 +14,7 @@ import json
 import math
 import os
 import pathlib
+import platform
 import time
 from typing import Any
 
@@ -108,8 +109,8 @@ class _Events:
   its own, and where a full disk ends that, the next events wait for it forever.
   """
 
-  def __init__(self, directory, resume_step):
-    from tensorboardX import event_file_writer
+  def __init__(self, directory: pathlib.Path, resume_step: int | None):
+    import tensorboardX
     from tensorboardX.proto import event_pb2
 
     self._event = event_pb2.Event
@@ -117,16 +118,16 @@ class _Events:
     self._flushed = time.monotonic()
     with _naming(directory):
       directory.mkdir(exist_ok=True)
-      self._writer = event_file_writer.EventsWriter(
-          str(directory / 'events'),
-          # File names have seconds only; a quick restart must not share one.
-          f'.{time.time_ns()}',
-      )
+      # Nanoseconds, because a quick restart must not share a file.
+      name = f'events.out.tfevents.{time.time_ns()}.{platform.node()}'
+      self._writer = tensorboardX.RecordWriter(str(directory / name))
+    self._add(file_version='brain.Event:2')
     if resume_step is not None:
       start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
       self._add(step=resume_step + 1, session_log=start)
 
-  def write(self, record) -> None:
+  def write(self, record: Mapping[str, float]) -> None:
+    """Adds the numbers of a step."""
     values = [
         {'tag': name, 'simple_value': value}
         for name, value in record.items()
@@ -135,12 +136,14 @@ class _Events:
     self._add(step=record['step'], summary={'value': values})
 
   def close(self) -> None:
+    """Closes the file."""
     with _naming(self._directory):
       self._writer.close()
 
-  def _add(self, **fields) -> None:
+  def _add(self, **fields: Any) -> None:
+    event = self._event(wall_time=time.time(), **fields)
     with _naming(self._directory):
-      self._writer.write_event(self._event(wall_time=time.time(), **fields))
+      self._writer.write(event.SerializeToString())
       if time.monotonic() - self._flushed > _FLUSH_SECONDS:
         self._writer.flush()
         self._flushed = time.monotonic()
