@@ -195,31 +195,38 @@ def _arrays_handler() -> ocp.PyTreeCheckpointHandler:
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """Reads and writes all arrays to the end, also where one of them fails."""
+  """Reads all arrays to the end, also where one fails; writes one by one.
+
+  Orbax leaves the others alone where one of several fails, and these complain
+  into a closed event loop.
+  """
+
+  async def serialize(self, values, infos, args=None):
+    start = super().serialize
+    args = args or [ocp.SaveArgs()] * len(values)
+
+    async def write():
+      for value, info, arg in zip(values, infos, args, strict=True):
+        for future in await start([value], [info], [arg]):
+          future.result()
+
+    return [
+        ocp.future.CommitFutureAwaitingContractedSignals(
+            write(), name='arrays'
+        )
+    ]
 
   async def deserialize(self, infos, args=None):
     read = super().deserialize
-    arrays = await _finish_all(
-        read([info], [arg]) for info, arg in zip(infos, args, strict=True)
+    args = args or [ocp.RestoreArgs()] * len(infos)
+    results = await asyncio.gather(
+        *(read([info], [arg]) for info, arg in zip(infos, args, strict=True)),
+        return_exceptions=True,
     )
-    return [array for (array,) in arrays]
-
-  async def _background_serialize(self, values, infos, args=None):
-    write = super()._background_serialize
-    await _finish_all(
-        write([value], [info], [arg])
-        for value, info, arg in zip(values, infos, args, strict=True)
-    )
-
-
-async def _finish_all(works) -> list[Any]:
-  """Results of all, or the first error when all are done."""
-  # Those left alone by the first error complain into a closed event loop.
-  results = await asyncio.gather(*works, return_exceptions=True)
-  for result in results:
-    if isinstance(result, BaseException):
-      raise result
-  return results
+    for result in results:
+      if isinstance(result, BaseException):
+        raise result
+    return [array for (array,) in results]
 
 
 class _RecordHandler(ocp.AsyncCheckpointHandler):
