@@ -2,7 +2,8 @@
 """Several processes that train one model: joining, agreeing, leaving.
 
 Everything here is collective: all processes call it, in the same order. With
-one process nothing is sent.
+one process nothing is sent. ``multihost_utils`` does the sending; what is here
+keeps 64 bits, which JAX would round, and has every process raise the same error.
 """
 
 from collections.abc import Iterator
@@ -79,36 +80,25 @@ def is_first() -> bool:
 
 
 def anywhere(flag: bool) -> bool:
-  """Whether the flag is set in any process."""
-  if jax.process_count() == 1:
-    return flag
+  """Returns whether the flag is set in any process."""
   return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def of_first(values: np.ndarray) -> np.ndarray:
-  """The array that the first process has; all have the same shape and dtype."""
-  if jax.process_count() == 1:
-    return values
+  """Returns the array of the first process; all have its shape and dtype."""
   # As bytes, because JAX would round 64 bits to 32.
   sent = np.frombuffer(values.tobytes(), np.uint8)
-  got = multihost_utils.process_allgather(sent)[0]
+  got = multihost_utils.broadcast_one_to_all(sent)
   return np.frombuffer(got.tobytes(), values.dtype).reshape(values.shape)
 
 
 def list_of_first(numbers: list[int]) -> list[int]:
-  """The list that the first process has."""
+  """Returns the list of the first process."""
   length = int(of_first(np.array(len(numbers))))
   padded = np.zeros(length, np.int64)
   if is_first():
     padded[:] = numbers
   return of_first(padded).tolist() if length else []
-
-
-def gather_rows(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The whole batch, of every process's rows in the order of processes."""
-  if jax.process_count() == 1:
-    return batch
-  return multihost_utils.process_allgather(batch, tiled=True)
 
 
 @contextlib.contextmanager
@@ -140,8 +130,6 @@ def check_same(text: str, what: str) -> None:
     text: compared by its checksum.
     what: what the text is, in the plural.
   """
-  if jax.process_count() == 1:
-    return
   mine = np.array(zlib.crc32(text.encode()), np.uint32)
   sums = multihost_utils.process_allgather(mine)
   if len(set(sums.tolist())) > 1:

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
 from hcl_jax.runs import processes
@@ -59,7 +60,7 @@ class Watch:
     if not bad:
       return
     path = self._workdir / f'not_finite_step_{step}.npz'
-    batch = processes.gather_rows(batch)
+    batch = multihost_utils.process_allgather(batch, tiled=True)
     if processes.is_first():
       np.savez_compressed(path, **batch)
     last = self._last_checkpoint()
