@@ -128,6 +128,7 @@ class WorkdirTest(parameterized.TestCase):
     self.assertEqual(list(saved), sorted(saved))
     self.assertEqual(saved['train']['warmup'], 200)  # Resolved.
     self.assertEqual(saved['data']['options'], {})
+    self.assertEqual(saved['format'], 1)
 
   def test_round_trip(self):
     workdir.open_run(self.workdir, _config())
@@ -282,6 +283,61 @@ class WorkdirTest(parameterized.TestCase):
       ):
         with self._assert_refused('config.json cannot be read'):
           act()
+
+  def _write_format(self, number):
+    """Gives the configuration of the run another number, or none."""
+    path = self.workdir / 'config.json'
+    saved = json.loads(path.read_text())
+    del saved['format']
+    if number is not None:
+      saved['format'] = number
+    path.write_text(json.dumps(saved))
+
+  def test_a_run_without_a_format_is_continued(self):
+    workdir.open_run(self.workdir, _config())
+    new = self._contents()['config.json']
+    self._write_format(None)
+    before = self._contents()
+    loaded = workdir.load_config(self.workdir)
+    self.assertEqual(self._contents(), before)  # loading is reading
+    self.assertNotIn('format', loaded)
+    with self._assert_refused('seed was 0 and is 1'):
+      workdir.open_run(self.workdir, _config(seed=1))
+    with (
+        mock.patch.object(os, 'replace', side_effect=OSError('full')),
+        self._assert_refused('cannot be written: full'),
+    ):
+      workdir.open_run(self.workdir, _config())
+    for name, content in before.items():
+      self.assertEqual(self._contents()[name], content)
+    workdir.open_run(self.workdir, loaded)
+    self.assertEqual(self._contents()['config.json'], new)
+    self.assertEqual(self._versions()[-1]['changed'], {})
+
+  @parameterized.parameters(
+      (2, r'has format 2, but hcl_jax \S+ knows formats up to 1; upgrade'),
+      (0, 'cannot be read: its format is 0,'),
+      ('new', "cannot be read: its format is 'new',"),
+      (True, 'cannot be read: its format is True,'),
+  )
+  def test_another_format_is_refused(self, number, message):
+    workdir.open_run(self.workdir, _config())
+    self._write_format(number)
+    before = self._contents()
+    for act in (
+        lambda: workdir.open_run(self.workdir, _config()),
+        lambda: workdir.load_config(self.workdir),
+    ):
+      with self._assert_refused(message) as refused:
+        act()
+      self.assertNotIn('\n', str(refused.exception))
+    self.assertEqual(self._contents(), before)
+
+  def test_a_field_may_not_be_called_format(self):
+    config = ml_collections.ConfigDict({'format': 1})
+    with self.assertRaisesRegex(ValueError, 'config.format .* rename'):
+      workdir.open_run(self.workdir, config)
+    self.assertFalse(self.workdir.exists())
 
   def test_no_run(self):
     for path in (self.workdir, self.workdir.parent):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory of a run: its configuration and the versions it ran with.
 
-``config.json`` holds the whole configuration, sorted; ``versions.json`` a list
-with one entry for every start. Both are written at once or not at all.
+``config.json`` holds the whole configuration, sorted, and the number of its
+``format``; ``versions.json`` a list with one entry for every start. Both are
+written at once or not at all.
 """
 
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ from hcl_jax.storage import locations
 
 _CONFIG = 'config.json'
 _VERSIONS = 'versions.json'
+# A file without the number has format 1.
+_FORMAT = 1
+_FORMAT_FIELD = 'format'
 _CHECKPOINTS = 'checkpoints'
 _LOCK = '.lock'
 _PACKAGES = (
@@ -131,6 +135,11 @@ def open_run(
   workdir = _absolute(workdir)
   _refuse_a_file(workdir)
   new = _plain('config', config.to_dict())
+  if _FORMAT_FIELD in new:
+    raise ValueError(
+        f'config.{_FORMAT_FIELD} is the name of what {_CONFIG} records itself; '
+        'rename that field.'
+    )
   changed = _changes(workdir, new)
   refused = {
       name: pair for name, pair in changed.items()
@@ -143,7 +152,7 @@ def open_run(
     history = _read_history(workdir) + [_versions(changed)]
     with _writing(workdir):
       workdir.mkdir(parents=True, exist_ok=True)
-      _write(workdir / _CONFIG, new)
+      _write(workdir / _CONFIG, {_FORMAT_FIELD: _FORMAT, **new})
       _write(workdir / _VERSIONS, history)
   return workdir
 
@@ -180,7 +189,8 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
 
   Raises:
     FileNotFoundError: there is no run.
-    WorkdirError: its ``config.json`` cannot be read.
+    WorkdirError: its ``config.json`` cannot be read, or is of a later version
+      of hcl_jax.
   """
   saved = _read_config(_local(workdir))
   if saved is None:
@@ -244,7 +254,21 @@ def _read_config(workdir) -> dict[str, Any] | None:
     raise WorkdirError(f'{path} cannot be read: {error}.') from error
   if not isinstance(saved, dict):
     raise WorkdirError(f'{path} cannot be read: it is not a JSON object.')
+  _check_format(path, saved.pop(_FORMAT_FIELD, _FORMAT))
   return saved
+
+
+def _check_format(path: pathlib.Path, found: Any) -> None:
+  if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+    raise WorkdirError(
+        f'{path} cannot be read: its {_FORMAT_FIELD} is {found!r}, and not a '
+        'number from 1.'
+    )
+  if found > _FORMAT:
+    raise WorkdirError(
+        f'{path} has format {found}, but hcl_jax {hcl_jax.__version__} knows '
+        f'formats up to {_FORMAT}; upgrade hcl_jax to use this directory.'
+    )
 
 
 def _read_history(workdir) -> list[Any]:
