@@ -137,7 +137,7 @@ class BadInputTest(parameterized.TestCase):
 
 
 def _contents():
-  """All folders and files, but for those by which a workdir is claimed."""
+  """All folders and files, but for those by which a workdir is locked."""
   paths = [
       path
       for path in _root.rglob('*')

@@ -58,19 +58,19 @@ class WorkdirTest(parameterized.TestCase):
     return self.assertRaisesRegex(workdir.WorkdirError, message)
 
   def test_two_do_not_work_in_one_directory(self):
-    with workdir.claim(self.workdir):
+    with workdir.lock(self.workdir):
       with self._assert_refused(f'process {os.getpid()} on .* use another'):
-        with workdir.claim(self.workdir):
+        with workdir.lock(self.workdir):
           pass
-    with workdir.claim(self.workdir):  # it is free again
+    with workdir.lock(self.workdir):  # it is free again
       pass
 
-  def test_a_claim_ends_with_its_process(self):
+  def test_a_lock_ends_with_its_process(self):
     code = (
         'import sys, time\n'
         'from hcl_jax.runs import workdir\n'
-        'with workdir.claim(sys.argv[1]):\n'
-        '  print("claimed", flush=True)\n'
+        'with workdir.lock(sys.argv[1]):\n'
+        '  print("locked", flush=True)\n'
         '  time.sleep(600)\n'
     )
     other = subprocess.Popen(
@@ -81,20 +81,20 @@ class WorkdirTest(parameterized.TestCase):
     )
     self.addCleanup(other.stdout.close)
     self.addCleanup(other.kill)
-    self.assertEqual(other.stdout.readline(), 'claimed\n')
+    self.assertEqual(other.stdout.readline(), 'locked\n')
     with self._assert_refused(f'process {other.pid} on '):
-      with workdir.claim(self.workdir):
+      with workdir.lock(self.workdir):
         pass
     other.kill()
     other.wait()
-    with workdir.claim(self.workdir):
+    with workdir.lock(self.workdir):
       pass
 
   @parameterized.parameters('gs://bucket/run', pathlib.Path('s3://bucket/run'))
   def test_a_bucket_is_not_taken_for_a_local_folder(self, path):
     with contextlib.chdir(self.workdir.parent.parent):
       for use in (
-          lambda: workdir.claim(path).__enter__(),
+          lambda: workdir.lock(path).__enter__(),
           lambda: workdir.open_run(path, _config()),
           lambda: workdir.find_run(path),
           lambda: workdir.load_config(path),
@@ -103,11 +103,11 @@ class WorkdirTest(parameterized.TestCase):
           use()
       self.assertEmpty(list(pathlib.Path().iterdir()))
 
-  def test_a_file_cannot_be_claimed(self):
+  def test_a_file_cannot_be_locked(self):
     self.workdir.parent.mkdir()
     self.workdir.touch()
     with self._assert_refused('is a file'):
-      with workdir.claim(self.workdir):
+      with workdir.lock(self.workdir):
         pass
 
   def test_without_locks_there_is_a_warning(self):
@@ -115,7 +115,7 @@ class WorkdirTest(parameterized.TestCase):
     with (
         mock.patch.object(workdir.fcntl, 'flock', side_effect=error),
         self.assertLogs('absl', logging.WARNING) as logs,
-        workdir.claim(self.workdir),
+        workdir.lock(self.workdir),
     ):
       pass
     self.assertIn('No locks available', logs.output[0])

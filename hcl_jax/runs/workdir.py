@@ -65,11 +65,11 @@ class ConfigMismatch(WorkdirError):
 
 
 @contextlib.contextmanager
-def claim(workdir: str | os.PathLike) -> Iterator[None]:
-  """Keeps other processes from training in a directory meanwhile.
+def lock(workdir: str | os.PathLike) -> Iterator[None]:
+  """Locks a directory, so that no other process trains in it.
 
-  The claim ends with the block, or with the process, however that ends. Where
-  the file system has no locks there is a warning and no claim.
+  The lock ends with the block, or with the process, however that ends. Where
+  the file system has no locks there is a warning instead.
 
   Args:
     workdir: made if it does not exist.

@@ -92,11 +92,11 @@ def _train(experiment, workdir, label):
 
 @contextlib.contextmanager
 def claim_workdir(workdir: str | os.PathLike) -> Iterator[None]:
-  """Claims a directory in the first process, for all of them."""
+  """Locks a directory in the first process, for all of them."""
   with contextlib.ExitStack() as stack:
-    with processes.together(f'claim {workdir}'):
+    with processes.together(f'lock {workdir}'):
       if processes.is_first():
-        stack.enter_context(workdir_lib.claim(workdir))
+        stack.enter_context(workdir_lib.lock(workdir))
     yield
 
 
