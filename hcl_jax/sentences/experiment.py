@@ -19,7 +19,7 @@ from hcl_jax.sentences import evaluate as sentence_readout
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import scoring as sentence_scoring
 from hcl_jax.sentences import task as quick_thoughts
-from hcl_jax.storage import threads
+from hcl_jax.storage import records
 from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
@@ -99,7 +99,7 @@ class SentenceExperiment(NamedTuple):
     def make(step):
       return sentences_lib.pack(**self.epoch.batch(step))._asdict()
 
-    return threads.map_ahead(make, range(first_step, first_step + num_steps))
+    return records.map_ahead(make, range(first_step, first_step + num_steps))
 
   def reader(
       self, poll: Callable[[], None] = lambda: None

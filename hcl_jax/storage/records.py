@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the records of a prepared data set, at random and in threads."""
 
+import collections
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
 import io
@@ -8,6 +12,7 @@ import json
 import os
 import pathlib
 import tempfile
+from typing import TypeVar
 import zipfile
 
 from absl import logging
@@ -17,6 +22,9 @@ from PIL import Image
 _CHUNK = 512
 # A folder beside the records; safe to delete.
 _CACHE = 'hcl_jax_cache'
+
+Item = TypeVar('Item')
+Result = TypeVar('Result')
 
 
 class DamagedData(OSError):
@@ -117,6 +125,33 @@ class Records:
     with futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
       for _ in pool.map(read, chunks):
         pass
+
+
+def map_ahead(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    num_threads: int = 1,
+    num_ahead: int = 3,
+) -> Iterator[Result]:
+  """Yields ``function(item)`` in order, computed ahead in threads.
+
+  At most ``num_ahead`` results wait to be taken. Closing the iterator (or
+  dropping it) ends the threads; an exception in the function reaches the caller
+  at the item's turn.
+  """
+  pending = collections.deque()
+  with futures.ThreadPoolExecutor(num_threads) as pool:
+    try:
+      for item in items:
+        pending.append(pool.submit(function, item))
+        if len(pending) > num_ahead:
+          yield pending.popleft().result()
+      while pending:
+        yield pending.popleft().result()
+    finally:
+      for future in pending:
+        future.cancel()
 
 
 def open_builder(directory: pathlib.Path):
