@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of a run: lines of metrics.jsonl, and TensorBoard beside it.
 
-One JSON object per line: ``{"step": 100, "loss": 4.25}``. JSON has no word for
-numbers that are not finite, so these are the strings "NaN", "Infinity" and
+One JSON object per line: ``{"step": 100, "loss": 4.25}``. JSON has no numbers
+that are not finite, so these are the strings "NaN", "Infinity" and
 "-Infinity"; :func:`read_metrics` turns them back into floats. A crash loses at
 most the line that was being written.
 """
@@ -27,7 +27,7 @@ _TAIL_BYTES = 2**14  # several lines
 
 
 class MetricsWriter:
-  """Appends metrics to a run; in several processes, the first one does.
+  """Appends metrics to the files of a run; only the first process writes.
 
   Args:
     workdir: directory of the run, made if it does not exist.
@@ -103,10 +103,10 @@ class MetricsWriter:
 
 
 class _Events:
-  """A file for TensorBoard.
+  """Writes an event file for TensorBoard, in the thread of the caller.
 
-  Written in the thread of the caller: tensorboardX's SummaryWriter has one of
-  its own, and where a full disk ends that, the next events wait for it forever.
+  SummaryWriter of tensorboardX has a thread of its own; where a full disk ends
+  that thread, later events wait for it forever.
   """
 
   def __init__(self, directory: pathlib.Path, resume_step: int | None):
@@ -166,7 +166,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
 
 
 def last_step(workdir: str | os.PathLike) -> int:
-  """The step of the last record, for who follows a run; 0 where none is."""
+  """Returns the step of the last record, or 0 without records."""
   try:
     with open(pathlib.Path(workdir) / _FILE, 'rb') as file:
       size = file.seek(0, os.SEEK_END)
@@ -179,7 +179,7 @@ def last_step(workdir: str | os.PathLike) -> int:
 
 @contextlib.contextmanager
 def _naming(path: pathlib.Path) -> Iterator[None]:
-  """Lets an error of a write, which has no file name, have one."""
+  """Adds the file name to an OSError that has none."""
   try:
     yield
   except OSError as error:
@@ -214,7 +214,7 @@ def _decode(line: str) -> dict[str, float]:
 
 
 def _parse(path: pathlib.Path) -> tuple[list[dict[str, float]], int]:
-  """Records of a file, and how many other lines it has, the torn one apart."""
+  """Reads records, and counts other lines, without a torn last one."""
   if not path.exists():
     return [], 0
   *lines, _ = path.read_text(encoding='utf-8', errors='replace').split('\n')

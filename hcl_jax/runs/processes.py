@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes that train one model: joining, agreeing, leaving.
+"""Lets several processes that train one model join, agree and leave.
 
 Everything here is collective: all processes call it, in the same order. With
 one process nothing is sent. ``multihost_utils`` does the sending; what is here
-keeps 64 bits, which JAX would round, and has every process raise the same error.
+keeps all 64 bits, which JAX would round, and raises errors in every process.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _PROBE_SECONDS = 0.5
 
 
 class PeerError(RuntimeError):
-  """Another process failed; it says why."""
+  """Raised when another process failed, which says why."""
 
 
 def start(
@@ -37,10 +37,10 @@ def start(
 
   Args:
     coordinator: ``HOST:PORT`` of the process with number 0, which listens
-      there. None, also for the next two: found out from the cluster (Cloud TPU,
-      SLURM, Open MPI, Kubernetes).
-    num_processes: how many there are.
-    process_id: number of this one.
+      there. None for all three: detected from the cluster (Cloud TPU, SLURM,
+      Open MPI, Kubernetes).
+    num_processes: number of processes.
+    process_id: number of this process, from 0.
     start_timeout: seconds to wait for the others. Then this process prints a
       line and ends with status 1, since JAX itself would abort.
     heartbeat_timeout: seconds after which a silent process counts as dead, and
@@ -70,12 +70,12 @@ def start(
 
 
 def stop() -> None:
-  """Waits for the others to come here too, and parts from them."""
+  """Waits for the other processes to stop, and disconnects."""
   jax.distributed.shutdown()
 
 
 def is_first() -> bool:
-  """Whether this is the process that writes."""
+  """Returns whether this is the process that writes."""
   return jax.process_index() == 0
 
 
@@ -106,7 +106,7 @@ def together(what: str) -> Iterator[None]:
   """Fails in all processes if its block fails in one.
 
   Args:
-    what: the work of the block, for the error of those that did it well.
+    what: what the block does, for the error of the other processes.
 
   Yields:
     Nothing; the block must not be collective.
@@ -166,7 +166,7 @@ def _split_address(coordinator) -> tuple[str, int]:
 
 
 def _check_port(port) -> None:
-  """Refuses a port where somebody listens, which gRPC would share."""
+  """Raises ConnectionError if a port is taken, which gRPC would share."""
   with socket.socket() as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -232,7 +232,7 @@ def _initialize(given, start_timeout, heartbeat_timeout) -> None:
 
 
 def _check_devices() -> None:
-  """Meets the others' devices, which must be equally many everywhere."""
+  """Raises ValueError unless all processes have equally many devices."""
   numbers = range(jax.process_count())
   counts = [len(jax.local_devices(process_index=i)) for i in numbers]
   if len(set(counts)) > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one step is stored with orbax: host arrays and a record of checksums.
+"""Stores one step with orbax: host arrays and a record of checksums.
 
 The arrays are nested dicts with string keys, readable without our types.
 """
@@ -46,7 +46,7 @@ def open_manager(
 
 
 def save_args(state: Any, metrics: Mapping[str, float]) -> ocp.args.Composite:
-  """What the manager saves: a copy of the state, and its record.
+  """Copies a state to the host, as the manager saves it with its record.
 
   Args:
     state: pytree of arrays and numbers; may be donated afterwards.
@@ -63,7 +63,7 @@ def save_args(state: Any, metrics: Mapping[str, float]) -> ocp.args.Composite:
 
 
 def read_metrics(directory: epath.Path) -> dict[str, float | None]:
-  """Metrics of a step; none where its record is damaged."""
+  """Reads the metrics of a step; none where its record is damaged."""
   try:
     return checksums.read_record(directory / 'record')['metrics']
   except checksums.DamagedCheckpoint:
@@ -71,7 +71,7 @@ def read_metrics(directory: epath.Path) -> dict[str, float | None]:
 
 
 def add_metrics(directory: epath.Path, metrics: Mapping[str, float]) -> None:
-  """Adds numbers to the record of a step."""
+  """Adds metrics to the record of a step."""
   record = checksums.read_record(directory / 'record')
   record['metrics'] |= checksums.finite_or_none(metrics)
   checksums.write_record(directory / 'record', record)
@@ -83,7 +83,7 @@ def read_leaves(
   """Reads the arrays of a step.
 
   Args:
-    directory: of the step.
+    directory: the directory of the step.
     abstract_state: pytree of the structure, shapes and dtypes to expect.
 
   Returns:
@@ -111,20 +111,20 @@ def read_leaves(
 
 
 def reason(error: Exception) -> str:
-  """Why a save failed, in one line."""
+  """Returns why a save failed, in one line."""
   if isinstance(error, OSError):
     return str(error)
-  # A page of tensorstore's has the system's number for it near its end.
+  # tensorstore writes a page, with the number of the system's error in it.
   if number := re.search(r"os_error_code='(\d+)'", str(error)):
     return os.strerror(int(number[1]))
   return _first_line(error)
 
 
 def quiet_orbax() -> None:
-  """Drops what orbax logs on absl's logger, except errors without a traceback.
+  """Drops what orbax logs by absl, except errors without a traceback.
 
-  Its warnings are of no use here: every wait that was asked for is one. What
-  it logs with a traceback, in each of several threads, it raises too.
+  Its warnings are of no use here: it warns of every wait that was asked for.
+  What it logs with a traceback, in each of several threads, it also raises.
   """
   absl_logging.get_absl_logger().addFilter(_errors_of_orbax)
 
@@ -151,7 +151,7 @@ def _copy_to_host(state) -> dict[str, np.ndarray]:
 
 
 def _nest(state, leaves) -> dict[str, Any]:
-  """Leaves in nested dicts; without empty ones, which orbax refuses."""
+  """Nests leaves in dicts, without the empty ones, which orbax refuses."""
   nested = {}
   paths, _ = jax.tree_util.tree_flatten_with_path(state)
   for (path, _), leaf in zip(paths, leaves.values(), strict=True):

@@ -42,11 +42,11 @@ _ABSENT = '(absent)'
 
 
 class WorkdirError(ValueError):
-  """A directory that a run cannot use."""
+  """Raised when a run cannot use a directory."""
 
 
 class ConfigMismatch(WorkdirError):
-  """A workdir holds a run with another configuration.
+  """Raised when a workdir holds a run with another configuration.
 
   Attributes:
     differences: ``(old, new)`` by the name of the field.
@@ -78,7 +78,7 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     Nothing.
 
   Raises:
-    WorkdirError: another process is at work there, or it cannot be written.
+    WorkdirError: another process has the lock, or it cannot be written.
   """
   workdir = _absolute(workdir)
   with _writing(workdir):
@@ -158,7 +158,7 @@ def open_run(
 
 
 def find_run(workdir: str | os.PathLike) -> pathlib.Path:
-  """The directory of a run that a process, maybe another one, has begun.
+  """Finds the directory of a run that this or another process began.
 
   Args:
     workdir: the directory.
@@ -202,7 +202,7 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
 
 
 def _local(workdir) -> pathlib.Path:
-  """Refuses gs:// and the like, which pathlib would make a local folder."""
+  """Refuses gs:// and others, which pathlib would make a local folder."""
   try:
     locations.check_local('workdir', workdir)
   except ValueError as error:
@@ -216,7 +216,7 @@ def _absolute(workdir) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _writing(workdir) -> Iterator[None]:
-  """Blames the workdir for what the system refuses."""
+  """Raises a WorkdirError for an OSError of the block."""
   try:
     yield
   except OSError as error:
@@ -231,7 +231,7 @@ def _refuse_a_file(workdir) -> None:
 
 
 def _changes(workdir, new) -> dict[str, tuple[Any, Any]]:
-  """Fields that differ from the run in the directory, if there is one."""
+  """Compares a configuration with that of the run in the directory, if any."""
   saved = _read_config(workdir)
   if saved is not None:
     return _differences(_flat(saved), _flat(new))
@@ -284,7 +284,7 @@ def _read_history(workdir) -> list[Any]:
 
 
 def _versions(changed: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-  """What this start ran with, and the fields it changed."""
+  """Describes this start: versions, devices and the fields it changed."""
   now = datetime.datetime.now(datetime.UTC)
   return {
       'time': now.isoformat(timespec='seconds'),
@@ -318,7 +318,7 @@ def _write(path: pathlib.Path, value: Any) -> None:
 
 
 def _plain(name: str, value: Any) -> Any:
-  """A value as JSON gives it back; an error names the field that it cannot."""
+  """Converts a value to what JSON gives back; an error names the field."""
   if isinstance(value, Mapping):
     return {key: _plain(f'{name}.{key}', v) for key, v in value.items()}
   if isinstance(value, (list, tuple)):
@@ -342,7 +342,7 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _flat(value: Any, name: str = '') -> dict[str, Any]:
-  """Leaves by dotted name; an empty group is a leaf."""
+  """Maps dotted names to leaves; an empty group is a leaf."""
   if not isinstance(value, dict) or (name and not value):
     return {name: value}
   return {
@@ -361,7 +361,7 @@ def _differences(old, new) -> dict[str, tuple[Any, Any]]:
 
 
 def _same(a: Any, b: Any) -> bool:
-  """Equality where 1 is 1.0, but True is not 1, and NaN is NaN."""
+  """Compares values: 1 equals 1.0, True is not 1, NaN equals NaN."""
   if isinstance(a, list) and isinstance(b, list):
     return len(a) == len(b) and all(map(_same, a, b))
   if isinstance(a, bool) != isinstance(b, bool):

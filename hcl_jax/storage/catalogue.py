@@ -4,9 +4,9 @@
 tfds reads array_record files without TensorFlow, but some of what writes them
 calls it: the PNG encoder of images that are arrays (CIFAR, STL-10, ImageNet
 resized, MNIST, SVHN), the copying of files out of archives, and the file
-functions in a few builders. :func:`download_and_prepare` has Pillow and Python's
-own functions take their places. It also makes a download without a network fail
-in seconds; tfds itself tries for minutes.
+functions in a few builders. :func:`download_and_prepare` replaces them by
+Pillow and Python's own functions. It also makes a download without a network
+fail in seconds; tfds itself tries for minutes.
 """
 
 from collections.abc import Callable
@@ -33,11 +33,11 @@ _PORTS = {'https': 443, 'ftp': 21}
 
 
 class DownloadError(Exception):
-  """A download broke off, or what came is not what was expected."""
+  """Raised when a download broke off, or has another checksum."""
 
 
 class OfflineError(DownloadError):
-  """The host of a download cannot be reached."""
+  """Raised when the host of a download cannot be reached."""
 
 
 def builder_class(name: str) -> Any:
@@ -69,6 +69,7 @@ def download_and_prepare(builder: Any) -> None:
     ModuleNotFoundError: the builder needs more of TensorFlow than its files.
   """
   import tensorflow_datasets as tfds
+
   # tfds.download has no names for these two.
   from tensorflow_datasets.core.download import download_manager
   from tensorflow_datasets.core.download import extractor
@@ -102,7 +103,7 @@ def announced(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_left_behind(builder: Any) -> Iterator[None]:
-  """Removes what a failed preparation made beside its data, downloads apart."""
+  """Removes what a failed preparation made, except downloads."""
   above = list(pathlib.Path(builder.data_dir).parents)
   default = _default_config(builder)
   downloads = default.parents[2] / 'downloads'
@@ -123,10 +124,10 @@ def _nothing_left_behind(builder: Any) -> Iterator[None]:
 
 
 def drop_default_config(builder: Any) -> None:
-  """Makes tfds forget that a config is what the name alone stands for.
+  """Makes tfds forget which config the name alone stands for.
 
-  tfds takes the last one that was prepared. Of configs that a user named, the
-  name alone would then be another data set from one day to the next.
+  tfds takes the config that was prepared last, so the name alone would mean
+  another data set after each preparation.
   """
   _default_config(builder).unlink(missing_ok=True)
 
@@ -230,11 +231,11 @@ def _as_text(value: str | bytes) -> str:
 
 
 class _FileError(Exception):
-  """Stands for tf.errors.UnimplementedError; never raised."""
+  """Stands for tf.errors.UnimplementedError; it is never raised."""
 
 
 class _FileFunctions(types.ModuleType):
-  """Stands for TensorFlow, of which it has the functions of files."""
+  """Stands for TensorFlow, with its file functions only."""
 
   __version__ = '2.16.0'
   io = types.SimpleNamespace(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where prepared data sets lie: ``data_dir/name[/config]/version``."""
+"""Finds prepared data sets: ``data_dir/name[/config]/version``."""
 
 import json
 import os
@@ -29,15 +29,15 @@ def check_local(name: str, path: str | os.PathLike) -> None:
   """Raises a ValueError if a path has a scheme, such as ``gs://``.
 
   Args:
-    name: of the argument, for the message.
-    path: what was given for it.
+    name: name of the argument, for the message.
+    path: value of the argument.
   """
   if is_remote(path):
     raise ValueError(f'{name} is {os.fspath(path)}: {LOCAL_ONLY}')
 
 
 def data_dir(path: str | os.PathLike | None = None) -> pathlib.Path:
-  """The folder of prepared data sets: ``path``, or the default of tfds."""
+  """Returns the folder of data sets: ``path``, or the default of tfds."""
   if path:
     check_local('data_dir', path)
     return pathlib.Path(path).expanduser()
@@ -67,7 +67,7 @@ def parse(name: str) -> tuple[str, str | None, str | None]:
 
 
 def find(name: str, directory: pathlib.Path) -> pathlib.Path | None:
-  """The folder of a prepared data set, or None.
+  """Returns the folder of a prepared data set, or None.
 
   Args:
     name: ``'name[/config][:version]'``. Without a config, the one that tfds
@@ -88,12 +88,12 @@ def find(name: str, directory: pathlib.Path) -> pathlib.Path | None:
 def require(
     name: str, directory: pathlib.Path, source: str = ''
 ) -> pathlib.Path:
-  """The folder of a prepared data set.
+  """Returns the folder of a prepared data set.
 
   Args:
     name: as :func:`find` takes it.
     directory: what :func:`data_dir` gives.
-    source: the flag by which the command that prepares it needs its data.
+    source: a flag that the command to prepare it needs, such as ``--text``.
 
   Raises:
     FileNotFoundError: it is not prepared; the message says how to.
@@ -111,7 +111,7 @@ def require(
 
 
 def _newest(root, version):
-  """The highest version under root that is complete."""
+  """Returns the highest version under root that is complete."""
   if not root.is_dir():
     return None
   versions = [

@@ -28,11 +28,11 @@ Result = TypeVar('Result')
 
 
 class DamagedData(OSError):
-  """A file of a prepared data set is missing, cut off or altered."""
+  """Raised when a file of a data set is missing, cut off or altered."""
 
 
 class Records:
-  """A split of a prepared data set.
+  """Reads the images of a split of a prepared data set.
 
   Attributes:
     image_shape: (height, width, 3).
@@ -58,20 +58,20 @@ class Records:
     return len(self._source)
 
   def images(self, indices: Sequence[int]) -> np.ndarray:
-    """Images, uint8 ``[len(indices), height, width, 3]``."""
+    """Reads images, uint8 ``[len(indices), height, width, 3]``."""
     images = np.empty((len(indices), *self.image_shape), np.uint8)
     for i, image in enumerate(self._decode(indices)):
       images[i] = image
     return images
 
   def all_images(self) -> tuple[np.ndarray, np.ndarray]:
-    """All images, uint8 ``[n, height, width, 3]``, and labels ``[n]``."""
+    """Reads all images, uint8 ``[n, height, width, 3]``, and labels."""
     shape = len(self), *self.image_shape
     images = self._cached('images', shape, self._decode_all)
     return images, self.all_labels()
 
   def all_labels(self) -> np.ndarray:
-    """All labels, int32 ``[n]``, -1 for none."""
+    """Reads all labels, int32 ``[n]``, -1 for none."""
     if not self._label:
       return np.full(len(self), -1, np.int32)
     return self._cached('labels', (len(self),), self._read_all_labels)
@@ -96,7 +96,7 @@ class Records:
     return labels
 
   def _cached(self, kind, shape, compute):
-    """compute(), kept beside the records; parts of splits are not kept."""
+    """Returns compute(), kept in a file unless the split is a part of one."""
     if '[' in self._split:
       return compute()
     path = self._directory / _CACHE / f'{self._split}_{kind}.npz'
@@ -155,7 +155,7 @@ def map_ahead(
 
 
 def open_builder(directory: pathlib.Path):
-  """The tfds builder of a prepared data set; checks its format."""
+  """Opens the tfds builder of a prepared data set; checks its format."""
   check_format(directory)
   import tensorflow_datasets as tfds  # Half a second, so only when needed.
 
@@ -166,7 +166,7 @@ def open_builder(directory: pathlib.Path):
 
 
 def open_split(builder, split: str, **options) -> 'Source':
-  """The records of a split, by number; a ValueError if there is none such."""
+  """Opens the records of a split; raises ValueError if there is none such."""
   try:
     return Source(builder, split, builder.as_data_source(split, **options))
   except (ValueError, KeyError, AssertionError) as error:
@@ -178,7 +178,7 @@ def open_split(builder, split: str, **options) -> 'Source':
 
 
 class Source:
-  """Records of a split, by number; DamagedData names the file of one."""
+  """Reads records of a split by number; DamagedData names a bad file."""
 
   def __init__(self, builder, split, source):
     self._builder, self._split, self._source = builder, split, source
@@ -239,7 +239,7 @@ def check_features(info) -> None:
 
 
 def _keys(info):
-  """Names of the image and of the label feature, None for no label."""
+  """Returns the names of the image and the label feature, or None."""
   import tensorflow_datasets as tfds
 
   images = _of_kind(info, tfds.features.Image)
@@ -282,7 +282,7 @@ def _damaged(path, directory, error) -> DamagedData:
 
 
 def _load(path):
-  """An array, or None where there is none that can be read."""
+  """Reads an array; returns None if it is absent or damaged."""
   if not path.is_file():
     return None
   try:
@@ -297,7 +297,7 @@ def _load(path):
 
 
 def _save(path, array):
-  """Whole or not at all; a folder that cannot be written is no matter."""
+  """Writes an array in one rename, or nothing where that is not possible."""
   try:
     path.parent.mkdir(exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

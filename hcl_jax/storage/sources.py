@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what a data set was prepared from, so that it is not mistaken.
+"""Compares the source of a data set with the one it was prepared from.
 
-A name that is taken must not give one project the data of another. What a
-builder read is recorded in ``metadata.json`` beside the data set, and compared
-when the same name is asked for with a source once more.
+A builder records its source in ``metadata.json`` beside the data set, so that a
+name that is taken does not give one project the data of another.
 """
 
 from collections.abc import Mapping
@@ -14,11 +13,11 @@ from typing import Any
 
 
 def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
-  """Returns what tells a source from others.
+  """Describes a source, to tell it from others.
 
   Args:
-    path: a file, or a folder with files, hidden ones passed over. It need not
-      be there.
+    path: a file, or a folder, whose hidden files are skipped. It need not
+      exist.
     **options: what else the data set depends on, as JSON can hold it.
 
   Returns:
@@ -32,12 +31,12 @@ def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
 
 
 def check(dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]):
-  """Raises a ValueError unless a data set was prepared from what is asked.
+  """Raises ValueError unless a data set was prepared from this source.
 
   Args:
-    dataset: its name.
+    dataset: name of the data set.
     directory: where it is prepared.
-    asked: what :func:`measure` gives.
+    asked: the source, as :func:`measure` describes it.
   """
   remedy = (
       'Choose another name with --dataset=NAME; or give --dataset alone to use '
@@ -80,7 +79,7 @@ def _sizes(path):
 
 
 def _read(directory):
-  """Reads what was recorded of a data set; None where nothing was."""
+  """Reads the recorded source of a data set, or None."""
   try:
     text = (directory / 'metadata.json').read_text(encoding='utf-8')
   except FileNotFoundError:
