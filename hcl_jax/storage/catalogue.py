@@ -230,8 +230,15 @@ def _as_text(value: str | bytes) -> str:
   return value.decode() if isinstance(value, bytes) else value
 
 
-class _FileError(Exception):
-  """Stands for tf.errors.UnimplementedError; it is never raised."""
+class _UnimplementedError(Exception):
+  """Stands for tf.errors.UnimplementedError."""
+
+
+def _copy(source: str, target: str | os.PathLike) -> None:
+  """Copies a file; tfds opens URLs, such as ftp, where that fails."""
+  if '://' in source:
+    raise _UnimplementedError(source)
+  shutil.copyfile(source, target)
 
 
 class _FileFunctions(types.ModuleType):
@@ -241,7 +248,7 @@ class _FileFunctions(types.ModuleType):
   io = types.SimpleNamespace(
       gfile=types.SimpleNamespace(
           GFile=open,
-          copy=shutil.copyfile,
+          copy=_copy,
           exists=os.path.exists,
           glob=glob.glob,
           isdir=os.path.isdir,
@@ -251,7 +258,7 @@ class _FileFunctions(types.ModuleType):
       )
   )
   compat = types.SimpleNamespace(as_text=_as_text, as_str=_as_text)
-  errors = types.SimpleNamespace(UnimplementedError=_FileError)
+  errors = types.SimpleNamespace(UnimplementedError=_UnimplementedError)
 
   def __getattr__(self, name: str) -> Any:
     raise ModuleNotFoundError(
