@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 import traceback
+from typing import NoReturn
 
 from absl import flags
 
@@ -96,7 +97,7 @@ def _join() -> bool:
   return True
 
 
-def _leave_at_once(name: str) -> None:
+def _leave_at_once(name: str) -> NoReturn:
   """Ends without waiting for the others, which may wait for this process."""
   print(
       f'{name}: this process or another one failed; the same command in every '

@@ -8,6 +8,8 @@ killed saves left behind and moves steps found damaged by ``restore`` aside, to
 ``<step>.damaged``; nothing else ever deletes those.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
@@ -66,8 +68,8 @@ class Checkpoints:
     self._keep = keep
     self._best_metric = best_metric
     self._sign = 1 if best_mode == 'max' else -1
-    self._manager = None
-    self._damaged = set()
+    self._manager: ocp.CheckpointManager | None = None
+    self._damaged: set[int] = set()
     self._metrics = {
         step: storage.read_metrics(self._directory / str(step))
         for step in self.steps()
@@ -219,19 +221,17 @@ class Checkpoints:
     names = [path.name for path in self._directory.iterdir()]
     return [int(name) for name in names if name.isdecimal()]
 
-  def _best_of(self, steps) -> int | None:
-    values = {
-        step: self._metrics.get(step, {}).get(self._best_metric)
-        for step in sorted(steps)
-    }
-    values = {
-        step: self._sign * value
-        for step, value in values.items()
-        if value is not None and math.isfinite(value)
-    }
-    return max(values, key=values.get, default=None)
+  def _best_of(self, steps: Iterable[int]) -> int | None:
+    if self._best_metric is None:
+      return None
+    values = {}
+    for step in sorted(steps):
+      value = self._metrics.get(step, {}).get(self._best_metric)
+      if value is not None and math.isfinite(value):
+        values[step] = self._sign * value
+    return max(values, key=lambda step: values[step], default=None)
 
-  def _read(self, step, abstract_state):
+  def _read(self, step: int, abstract_state: Any) -> Any:
     """Reads and verifies a state; remembers the step if it is damaged."""
     abstract = checksums.named_leaves(abstract_state)
     leaves, problem = {}, None
@@ -271,7 +271,9 @@ class Checkpoints:
 class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
   """Keeps the newest steps and the best one."""
 
-  def __init__(self, keep, best_of):
+  def __init__(
+      self, keep: int, best_of: Callable[[Iterable[int]], int | None]
+  ):
     self._keep = keep
     self._best_of = best_of
 
@@ -296,7 +298,7 @@ def _place(host: np.ndarray, leaf: Any) -> Any:
   )
 
 
-def _free_name(path):
+def _free_name(path: epath.Path) -> epath.Path:
   """Returns the path, or path-2, path-3 ... where it is taken."""
   name, count = path, 1
   while name.exists():

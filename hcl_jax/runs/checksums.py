@@ -102,14 +102,13 @@ def read_record(directory: epath.Path) -> dict[str, Any]:
   """
   try:
     outer = json.loads((directory / _FILE).read_text())
-    intact = outer['crc32'] == _crc32_of_json(outer['record'])
+    if outer['crc32'] == _crc32_of_json(outer['record']):
+      return outer['record']
   except FileNotFoundError:
     raise DamagedCheckpoint(f'its {_FILE} is missing') from None
   except (ValueError, KeyError, TypeError):
-    intact = False
-  if not intact:
-    raise DamagedCheckpoint(f'its {_FILE} is altered')
-  return outer['record']
+    pass
+  raise DamagedCheckpoint(f'its {_FILE} is altered')
 
 
 def verify(record: dict[str, Any], leaves: Mapping[str, np.ndarray]) -> None:
@@ -119,7 +118,9 @@ def verify(record: dict[str, Any], leaves: Mapping[str, np.ndarray]) -> None:
       raise DamagedCheckpoint(f'the checksum of {name} does not match')
 
 
-def check_fits(record: dict[str, Any], abstract_leaves: Mapping[str, Any]):
+def check_fits(
+    record: dict[str, Any], abstract_leaves: Mapping[str, Any]
+) -> None:
   """Raises StateMismatch, naming leaves that are absent or differ in shape.
 
   Args:
@@ -156,7 +157,7 @@ def _describe(signature: Mapping[str, Any]) -> str:
 
 
 def _crc32(leaf: np.ndarray) -> int:
-  return zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+  return zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
 
 
 def _crc32_of_json(record: dict[str, Any]) -> int:

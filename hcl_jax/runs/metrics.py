@@ -17,6 +17,7 @@ import pathlib
 import platform
 import time
 from typing import Any
+from typing import TextIO
 
 from absl import logging
 import jax
@@ -47,8 +48,8 @@ class MetricsWriter:
     self._workdir = pathlib.Path(workdir)
     self._resume_step = resume_step
     self._tensorboard = tensorboard
-    self._events = None
-    self._file = None
+    self._events: _Events | None = None
+    self._file: TextIO | None = None
     if jax.process_index() == 0:
       self._workdir.mkdir(parents=True, exist_ok=True)
       _repair(self._workdir / _FILE, resume_step)
@@ -76,7 +77,7 @@ class MetricsWriter:
     """
     if self._file is None:
       return
-    record = {'step': int(step)}
+    record: dict[str, float] = {'step': int(step)}
     for name, value in values.items():
       record[name] = _number(name, value)
     with _naming(self._workdir / _FILE):
@@ -96,7 +97,7 @@ class MetricsWriter:
         stack.enter_context(_naming(self._workdir / _FILE))
         stack.callback(file.close)
 
-  def _write_events(self, record) -> None:
+  def _write_events(self, record: Mapping[str, float]) -> None:
     if self._events is None:
       self._events = _Events(self._workdir / 'tensorboard', self._resume_step)
     self._events.write(record)
@@ -113,7 +114,8 @@ class _Events:
     import tensorboardX
     from tensorboardX.proto import event_pb2
 
-    self._event = event_pb2.Event
+    protos: Any = event_pb2  # its classes are made on import
+    self._event = protos.Event
     self._directory = directory
     self._flushed = time.monotonic()
     with _naming(directory):
@@ -123,7 +125,7 @@ class _Events:
       self._writer = tensorboardX.RecordWriter(str(directory / name))
     self._add(file_version='brain.Event:2')
     if resume_step is not None:
-      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+      start = protos.SessionLog(status=protos.SessionLog.START)
       self._add(step=resume_step + 1, session_log=start)
 
   def write(self, record: Mapping[str, float]) -> None:

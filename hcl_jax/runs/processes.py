@@ -57,12 +57,7 @@ def start(
       raise ValueError(f'{name} must be at least 1 second, got {value}.')
   given = coordinator, num_processes, process_id
   if any(x is not None for x in given):
-    _check_numbers(*given)
-    host, port = _split_address(coordinator)
-    if process_id == 0:
-      _check_port(port)
-    else:
-      _await_coordinator(host, port, start_timeout)
+    _check_address(*given, start_timeout)
   # JAX aborts at its own timeout, with a stack trace of C++.
   with _deadline(start_timeout, coordinator, num_processes):
     _initialize(given, start_timeout + 60, heartbeat_timeout)
@@ -140,13 +135,22 @@ def check_same(text: str, what: str) -> None:
     )
 
 
-def _check_numbers(coordinator, num_processes, process_id) -> None:
-  names = 'coordinator', 'num_processes', 'process_id'
-  values = coordinator, num_processes, process_id
-  missing = [n for n, x in zip(names, values, strict=True) if x is None]
-  if missing:
+def _check_address(
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    seconds: float,
+) -> None:
+  """Checks the arguments, and that the coordinator can be reached."""
+  if coordinator is None or num_processes is None or process_id is None:
+    given = {
+        'coordinator': coordinator,
+        'num_processes': num_processes,
+        'process_id': process_id,
+    }
+    missing = [name for name, value in given.items() if value is None]
     raise ValueError(
-        f'{", ".join(names)} are given together; {" and ".join(missing)} '
+        f'{", ".join(given)} are given together; {" and ".join(missing)} '
         f'{"is" if len(missing) == 1 else "are"} missing.'
     )
   if num_processes < 1:
@@ -156,16 +160,21 @@ def _check_numbers(coordinator, num_processes, process_id) -> None:
         f'process_id must be from 0 to {num_processes - 1}, as num_processes '
         f'is {num_processes}, got {process_id}.'
     )
+  host, port = _split_address(coordinator)
+  if process_id == 0:
+    _check_port(port)
+  else:
+    _await_coordinator(host, port, seconds)
 
 
-def _split_address(coordinator) -> tuple[str, int]:
+def _split_address(coordinator: str) -> tuple[str, int]:
   host, _, port = coordinator.rpartition(':')
   if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
     raise ValueError(f'coordinator must be HOST:PORT, got {coordinator!r}.')
   return host.strip('[]'), int(port)
 
 
-def _check_port(port) -> None:
+def _check_port(port: int) -> None:
   """Raises ConnectionError if a port is taken, which gRPC would share."""
   with socket.socket() as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -177,7 +186,7 @@ def _check_port(port) -> None:
       ) from error
 
 
-def _await_coordinator(host, port, seconds) -> None:
+def _await_coordinator(host: str, port: int, seconds: float) -> None:
   end = time.monotonic() + seconds
   while True:
     try:
@@ -193,7 +202,9 @@ def _await_coordinator(host, port, seconds) -> None:
 
 
 @contextlib.contextmanager
-def _deadline(seconds, coordinator, num_processes):
+def _deadline(
+    seconds: float, coordinator: str | None, num_processes: int | None
+) -> Iterator[None]:
   """Ends the process if the block, which cannot be interrupted, takes long."""
 
   def give_up():
@@ -212,7 +223,11 @@ def _deadline(seconds, coordinator, num_processes):
     timer.cancel()
 
 
-def _initialize(given, start_timeout, heartbeat_timeout) -> None:
+def _initialize(
+    given: tuple[str | None, int | None, int | None],
+    start_timeout: int,
+    heartbeat_timeout: int,
+) -> None:
   detected = given == (None, None, None)
   try:
     jax.distributed.initialize(

@@ -52,8 +52,10 @@ class Progress:
     self._interval = _REDRAW_SECONDS if self._bar is not None else _LINE_SECONDS
     self._drawn_at = time.monotonic()
     self._drawn_step = first_step
-    self._last = None
-    self._marks = collections.deque(maxlen=_WINDOW)
+    self._last: tuple[int, dict[str, Any]] | None = None
+    self._marks: collections.deque[tuple[float, int]] = collections.deque(
+        maxlen=_WINDOW
+    )
 
   def __enter__(self):
     return self
@@ -95,7 +97,7 @@ class Progress:
 
   def close(self) -> None:
     """Draws the last update and ends the line."""
-    if self._last is not None and self._last[0] != self._drawn_step:
+    if self._last and self._last[0] != self._drawn_step:
       self._draw(time.monotonic())
     if self._bar is not None:
       self._bar.close()
@@ -103,6 +105,8 @@ class Progress:
     self._shown = False
 
   def _draw(self, now: float) -> None:
+    if self._last is None:
+      return
     step, numbers = self._last
     self._drawn_at, self._drawn_step = now, step
     self._marks.append((now, step))

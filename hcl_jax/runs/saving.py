@@ -18,6 +18,7 @@ from etils import epath
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint import future as orbax_future
 
 from hcl_jax.runs import checksums
 
@@ -134,7 +135,7 @@ def _errors_of_orbax(record: logging.LogRecord) -> bool:
   return not inside or record.levelno >= logging.ERROR and not record.exc_info
 
 
-def _copy_to_host(state) -> dict[str, np.ndarray]:
+def _copy_to_host(state: Any) -> dict[str, np.ndarray]:
   leaves = checksums.named_leaves(state)
   for leaf in leaves.values():
     if isinstance(leaf, jax.Array):
@@ -150,7 +151,7 @@ def _copy_to_host(state) -> dict[str, np.ndarray]:
   return copies
 
 
-def _nest(state, leaves) -> dict[str, Any]:
+def _nest(state: Any, leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Nests leaves in dicts, without the empty ones, which orbax refuses."""
   nested = {}
   paths, _ = jax.tree_util.tree_flatten_with_path(state)
@@ -165,7 +166,9 @@ def _nest(state, leaves) -> dict[str, Any]:
   return nested
 
 
-def _read_arrays(directory, target) -> dict[str, Any]:
+def _read_arrays(
+    directory: epath.Path, target: dict[str, Any]
+) -> dict[str, Any]:
   restore_args = jax.tree.map(
       lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target
   )
@@ -211,7 +214,7 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
           future.result()
 
     return [
-        ocp.future.CommitFutureAwaitingContractedSignals(
+        orbax_future.CommitFutureAwaitingContractedSignals(
             write(), name='arrays'
         )
     ]
@@ -232,14 +235,16 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
 class _RecordHandler(ocp.AsyncCheckpointHandler):
   """Computes and writes the record in the background."""
 
-  async def async_save(self, directory, args):
+  async def async_save(
+      self, directory, args
+  ) -> list[orbax_future.Future] | None:
     async def write():
       if jax.process_index() == 0:
         record = checksums.make_record(args.leaves, args.metrics)
         checksums.write_record(directory, record)
 
     return [
-        ocp.future.CommitFutureAwaitingContractedSignals(
+        orbax_future.CommitFutureAwaitingContractedSignals(
             write(), name='record'
         )
     ]

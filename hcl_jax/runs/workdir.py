@@ -201,7 +201,7 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(_with_tuples(saved))
 
 
-def _local(workdir) -> pathlib.Path:
+def _local(workdir: str | os.PathLike) -> pathlib.Path:
   """Refuses gs:// and others, which pathlib would make a local folder."""
   try:
     locations.check_local('workdir', workdir)
@@ -210,12 +210,12 @@ def _local(workdir) -> pathlib.Path:
   return pathlib.Path(workdir)
 
 
-def _absolute(workdir) -> pathlib.Path:
+def _absolute(workdir: str | os.PathLike) -> pathlib.Path:
   return _local(workdir).absolute()
 
 
 @contextlib.contextmanager
-def _writing(workdir) -> Iterator[None]:
+def _writing(workdir: pathlib.Path) -> Iterator[None]:
   """Raises a WorkdirError for an OSError of the block."""
   try:
     yield
@@ -225,12 +225,14 @@ def _writing(workdir) -> Iterator[None]:
     ) from error
 
 
-def _refuse_a_file(workdir) -> None:
+def _refuse_a_file(workdir: pathlib.Path) -> None:
   if workdir.exists() and not workdir.is_dir():
     raise WorkdirError(f'workdir must be a directory, but {workdir} is a file.')
 
 
-def _changes(workdir, new) -> dict[str, tuple[Any, Any]]:
+def _changes(
+    workdir: pathlib.Path, new: dict[str, Any]
+) -> dict[str, tuple[Any, Any]]:
   """Compares a configuration with that of the run in the directory, if any."""
   saved = _read_config(workdir)
   if saved is not None:
@@ -244,7 +246,7 @@ def _changes(workdir, new) -> dict[str, tuple[Any, Any]]:
   return {}
 
 
-def _read_config(workdir) -> dict[str, Any] | None:
+def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   path = workdir / _CONFIG
   try:
     saved = json.loads(path.read_text(encoding='utf-8'))
@@ -271,7 +273,7 @@ def _check_format(path: pathlib.Path, found: Any) -> None:
     )
 
 
-def _read_history(workdir) -> list[Any]:
+def _read_history(workdir: pathlib.Path) -> list[Any]:
   path = workdir / _VERSIONS
   try:
     history = json.loads(path.read_text(encoding='utf-8'))
@@ -352,7 +354,9 @@ def _flat(value: Any, name: str = '') -> dict[str, Any]:
   }
 
 
-def _differences(old, new) -> dict[str, tuple[Any, Any]]:
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
   return {
       name: (old.get(name, _ABSENT), new.get(name, _ABSENT))
       for name in sorted(old.keys() | new.keys())

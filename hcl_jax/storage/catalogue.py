@@ -155,7 +155,7 @@ def _replaced(
 @contextlib.contextmanager
 def _offline_errors() -> Iterator[None]:
   """Raises OfflineError where a host that is asked for does not answer."""
-  import requests
+  from requests import adapters
 
   def checked_send(send):
     def checked(adapter, request, **kwargs):
@@ -172,7 +172,7 @@ def _offline_errors() -> Iterator[None]:
     return checked
 
   with (
-      _replaced(requests.adapters.HTTPAdapter, 'send', checked_send),
+      _replaced(adapters.HTTPAdapter, 'send', checked_send),
       _replaced(urllib.request, 'urlopen', checked_open),  # ftp
   ):
     yield

@@ -50,7 +50,7 @@ def is_default(directory: pathlib.Path) -> bool:
   return directory == _default_dir()
 
 
-def _default_dir():
+def _default_dir() -> pathlib.Path:
   path = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   return pathlib.Path(path).expanduser()
 
@@ -110,7 +110,7 @@ def require(
   return found
 
 
-def _newest(root, version):
+def _newest(root: pathlib.Path, version: str | None) -> pathlib.Path | None:
   """Returns the highest version under root that is complete."""
   if not root.is_dir():
     return None
@@ -128,14 +128,18 @@ def _newest(root, version):
   )
 
 
-def _only_config(root, version):
+def _only_config(
+    root: pathlib.Path, version: str | None
+) -> pathlib.Path | None:
   if not root.is_dir():
     return None
   configs = {path.name: _newest(path, version) for path in root.iterdir()}
   configs = {name: path for name, path in configs.items() if path}
   default = _default_config(root)
-  if default in configs or len(configs) < 2:
-    return configs.get(default) or next(iter(configs.values()), None)
+  if default in configs:
+    return configs[default]
+  if len(configs) < 2:
+    return next(iter(configs.values()), None)
   raise ValueError(
       f'{root.name} is prepared in several configs; name one of them: '
       + ', '.join(f'{root.name}/{name}' for name in sorted(configs))
@@ -143,7 +147,7 @@ def _only_config(root, version):
   )
 
 
-def _default_config(root):
+def _default_config(root: pathlib.Path) -> str | None:
   try:
     text = (root / '.config' / 'metadata.json').read_text()
   except OSError:

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import tempfile
+from typing import Any
 from typing import TypeVar
 import zipfile
 
@@ -44,10 +45,11 @@ class Records:
     builder = open_builder(directory)
     self._directory, self._split = directory, split
     self._image, self._label = _keys(builder.info)
-    self.image_shape = _image_shape(builder.info.features[self._image])
-    self.class_names = ()
+    features = builder.info.features
+    self.image_shape = _image_shape(features[self._image])
+    self.class_names: tuple[str, ...] = ()
     if self._label:
-      self.class_names = tuple(builder.info.features[self._label].names)
+      self.class_names = tuple(features[self._label].names)
     import tensorflow_datasets as tfds
 
     self._source = open_split(
@@ -72,11 +74,14 @@ class Records:
 
   def all_labels(self) -> np.ndarray:
     """Reads all labels, int32 ``[n]``, -1 for none."""
-    if not self._label:
+    label = self._label
+    if not label:
       return np.full(len(self), -1, np.int32)
-    return self._cached('labels', (len(self),), self._read_all_labels)
+    return self._cached(
+        'labels', (len(self),), lambda: self._read_all_labels(label)
+    )
 
-  def _decode_all(self):
+  def _decode_all(self) -> np.ndarray:
     images = np.empty((len(self), *self.image_shape), np.uint8)
 
     def read(rows):
@@ -86,16 +91,18 @@ class Records:
     self._map_chunks(read)
     return images
 
-  def _read_all_labels(self):
+  def _read_all_labels(self, label: str) -> np.ndarray:
     labels = np.empty(len(self), np.int32)
 
     def read(rows):
-      labels[rows] = [record[self._label] for record in self._read(rows)]
+      labels[rows] = [record[label] for record in self._read(rows)]
 
     self._map_chunks(read)
     return labels
 
-  def _cached(self, kind, shape, compute):
+  def _cached(
+      self, kind: str, shape: tuple[int, ...], compute: Callable[[], np.ndarray]
+  ) -> np.ndarray:
     """Returns compute(), kept in a file unless the split is a part of one."""
     if '[' in self._split:
       return compute()
@@ -106,17 +113,17 @@ class Records:
       _save(path, array)
     return array
 
-  def _read(self, indices):
+  def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
     return self._source.__getitems__(indices)
 
-  def _decode(self, indices):
+  def _decode(self, indices: Sequence[int]) -> Iterator[np.ndarray]:
     for record in self._read(indices):
       try:
         yield _decode(record[self._image])
       except (OSError, ValueError, SyntaxError) as error:
         raise _damaged(self._directory, self._directory, error) from error
 
-  def _map_chunks(self, read):
+  def _map_chunks(self, read: Callable[[range], None]) -> None:
     Image.preinit()  # Not safe to be left to the threads.
     chunks = [
         range(first, min(first + _CHUNK, len(self)))
@@ -154,7 +161,7 @@ def map_ahead(
         future.cancel()
 
 
-def open_builder(directory: pathlib.Path):
+def open_builder(directory: pathlib.Path) -> Any:
   """Opens the tfds builder of a prepared data set; checks its format."""
   check_format(directory)
   import tensorflow_datasets as tfds  # Half a second, so only when needed.
@@ -165,7 +172,7 @@ def open_builder(directory: pathlib.Path):
     raise _damaged(directory, directory, error) from error
 
 
-def open_split(builder, split: str, **options) -> 'Source':
+def open_split(builder: Any, split: str, **options: Any) -> 'Source':
   """Opens the records of a split; raises ValueError if there is none such."""
   try:
     return Source(builder, split, builder.as_data_source(split, **options))
@@ -180,13 +187,13 @@ def open_split(builder, split: str, **options) -> 'Source':
 class Source:
   """Reads records of a split by number; DamagedData names a bad file."""
 
-  def __init__(self, builder, split, source):
+  def __init__(self, builder: Any, split: str, source: Any):
     self._builder, self._split, self._source = builder, split, source
 
   def __len__(self) -> int:
     return len(self._source)
 
-  def __getitems__(self, rows: Sequence[int]) -> list[dict]:
+  def __getitems__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
     try:
       return self._read(rows)
     except MemoryError:
@@ -196,22 +203,22 @@ class Source:
       directory = pathlib.Path(self._builder.data_path)
       raise _damaged(file, directory, error) from error
 
-  def _read(self, rows):
+  def _read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
     records = self._source.__getitems__([int(row) for row in rows])
     # What a file has lost of its end is read as if it were empty.
     if any(all(x is None for x in record.values()) for record in records):
       raise EOFError('a record is empty')
     return records
 
-  def _first_unreadable(self, rows):
+  def _first_unreadable(self, rows: Sequence[int]) -> int:
     for row in rows:
       try:
         self._read([row])
       except Exception:
-        break
-    return row
+        return row
+    return rows[-1]
 
-  def _file_of(self, row):
+  def _file_of(self, row: int) -> str:
     files = self._builder.info.splits[self._split].file_instructions
     ends = np.cumsum([file.take for file in files])
     return files[np.searchsorted(ends, row, side='right')].filename
@@ -232,13 +239,13 @@ def check_format(directory: pathlib.Path) -> None:
     )
 
 
-def check_features(info) -> None:
+def check_features(info: Any) -> None:
   """Raises ValueError unless a data set has images that Records can read."""
   image, _ = _keys(info)
   _image_shape(info.features[image])
 
 
-def _keys(info):
+def _keys(info: Any) -> tuple[str, str | None]:
   """Returns the names of the image and the label feature, or None."""
   import tensorflow_datasets as tfds
 
@@ -253,11 +260,11 @@ def _keys(info):
   return image, label
 
 
-def _of_kind(info, kind):
+def _of_kind(info: Any, kind: type) -> list[str]:
   return [k for k, v in info.features.items() if isinstance(v, kind)]
 
 
-def _image_shape(feature):
+def _image_shape(feature: Any) -> tuple[int, int, int]:
   height, width, _ = feature.shape
   if feature.np_dtype != np.uint8 or not (height and width):
     raise ValueError(
@@ -268,12 +275,14 @@ def _image_shape(feature):
   return height, width, 3
 
 
-def _decode(encoded):
+def _decode(encoded: bytes) -> np.ndarray:
   with Image.open(io.BytesIO(encoded)) as image:
     return np.asarray(image if image.mode == 'RGB' else image.convert('RGB'))
 
 
-def _damaged(path, directory, error) -> DamagedData:
+def _damaged(
+    path: str | os.PathLike, directory: pathlib.Path, error: Exception
+) -> DamagedData:
   line = (str(error).strip().splitlines() or [''])[0][:200]
   return DamagedData(
       f'{path} is damaged ({line}); delete {directory} and prepare the data '
@@ -281,7 +290,7 @@ def _damaged(path, directory, error) -> DamagedData:
   )
 
 
-def _load(path):
+def _load(path: pathlib.Path) -> np.ndarray | None:
   """Reads an array; returns None if it is absent or damaged."""
   if not path.is_file():
     return None
@@ -296,7 +305,7 @@ def _load(path):
     return None
 
 
-def _save(path, array):
+def _save(path: pathlib.Path, array: np.ndarray) -> None:
   """Writes an array in one rename, or nothing where that is not possible."""
   try:
     path.parent.mkdir(exist_ok=True)

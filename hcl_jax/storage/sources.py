@@ -5,6 +5,7 @@ A builder records its source in ``metadata.json`` beside the data set, so that a
 name that is taken does not give one project the data of another.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 import json
 import os
@@ -30,7 +31,9 @@ def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
   }  # fmt: skip
 
 
-def check(dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]):
+def check(
+    dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]
+) -> None:
   """Raises ValueError unless a data set was prepared from this source.
 
   Args:
@@ -66,7 +69,7 @@ def describe(directory: pathlib.Path) -> str:
   return f', from {recorded["path"]}' if recorded else ''
 
 
-def _sizes(path):
+def _sizes(path: pathlib.Path) -> Iterator[int]:
   """Yields the bytes of each file, through links as their readers do."""
   if path.is_file():
     yield path.stat().st_size
@@ -78,7 +81,7 @@ def _sizes(path):
         yield os.stat(file).st_size
 
 
-def _read(directory):
+def _read(directory: pathlib.Path) -> dict[str, Any] | None:
   """Reads the recorded source of a data set, or None."""
   try:
     text = (directory / 'metadata.json').read_text(encoding='utf-8')

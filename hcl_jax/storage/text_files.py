@@ -88,7 +88,7 @@ def read_all(
   raise _too_large(name, most)
 
 
-def _limit(default_gib):
+def _limit(default_gib: float) -> int:
   text = os.environ.get(_VARIABLE)
   try:
     return int(float(text or default_gib) * 2**30)
@@ -96,7 +96,7 @@ def _limit(default_gib):
     raise ValueError(f'{_VARIABLE} must be a number, got {text!r}.') from None
 
 
-def _too_large(name, most):
+def _too_large(name: str | os.PathLike, most: int) -> ValueError:
   return ValueError(
       f'{name} has more than {most / 2**30:.3g} GiB, decompressed; '
       f'{_VARIABLE}=NUMBER raises the limit.'
@@ -104,7 +104,7 @@ def _too_large(name, most):
 
 
 @contextlib.contextmanager
-def _open(path):
+def _open(path: pathlib.Path) -> Iterator[BinaryIO]:
   if not path.is_file():
     raise FileNotFoundError(f'there is no file {path}.')
   try:
