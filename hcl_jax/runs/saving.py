@@ -22,6 +22,8 @@ from orbax.checkpoint import future as orbax_future
 
 from hcl_jax.runs import checksums
 
+_AT_ONCE = 64  # arrays that are being written
+
 
 def open_manager(
     directory: epath.Path, policy: ocp.checkpoint_managers.PreservationPolicy
@@ -198,10 +200,11 @@ def _arrays_handler() -> ocp.PyTreeCheckpointHandler:
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """Reads all arrays to the end, also where one fails; writes one by one.
+  """Reads and writes all arrays to the end, also where one of them fails.
 
   Orbax leaves the others alone where one of several fails, and these complain
-  into a closed event loop.
+  into a closed event loop. A call of its own for each array avoids that, at the
+  price of a thread for each that is being written.
   """
 
   async def serialize(self, values, infos, args=None):
@@ -209,9 +212,12 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
     args = args or [ocp.SaveArgs()] * len(values)
 
     async def write():
-      for value, info, arg in zip(values, infos, args, strict=True):
-        for future in await start([value], [info], [arg]):
-          future.result()
+      requests = list(zip(values, infos, args, strict=True))
+      for first in range(0, len(requests), _AT_ONCE):
+        started: list[orbax_future.Future] = []
+        for value, info, arg in requests[first : first + _AT_ONCE]:
+          started += await start([value], [info], [arg])
+        _wait_for_all(started)
 
     return [
         orbax_future.CommitFutureAwaitingContractedSignals(
@@ -230,6 +236,18 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
       if isinstance(result, BaseException):
         raise result
     return [array for (array,) in results]
+
+
+def _wait_for_all(futures: list[orbax_future.Future]) -> None:
+  """Waits until all are done, then raises the first error."""
+  errors = []
+  for future in futures:
+    try:
+      future.result()
+    except Exception as error:
+      errors.append(error)
+  if errors:
+    raise errors[0]
 
 
 class _RecordHandler(ocp.AsyncCheckpointHandler):
