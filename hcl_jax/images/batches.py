@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from hcl_jax.images import data as images_lib
-from hcl_jax.storage import threads
+from hcl_jax.storage import records
 
 Batch = dict[str, np.ndarray]
 
@@ -83,7 +83,7 @@ def batches(
 
   steps = range(first_step, first_step + num_steps)
   if images.in_memory:
-    return threads.map_ahead(make, steps)
+    return records.map_ahead(make, steps)
   return _read_with_grain(make, steps)
 
 

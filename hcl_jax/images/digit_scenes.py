@@ -7,6 +7,7 @@ from PIL import Image
 import tensorflow_datasets as tfds
 
 from hcl_jax.images import scenes
+from hcl_jax.storage import catalogue
 
 _CHUNK = 1024
 
@@ -42,8 +43,11 @@ class DigitScenes(tfds.core.GeneratorBasedBuilder):
         disable_shuffling=True,
     )
 
-  def _log_download_bytes(self):
-    print(f'Drawing {self.info.full_name} (no download) to {self.data_dir}')
+  def download_and_prepare(self, **options):
+    """Draws the scenes."""
+    name = f'{self.info.full_name} (no download)'
+    with catalogue.announced(f'Drawing {name} to {self.data_dir}'):
+      super().download_and_prepare(**options)
 
   def _split_generators(self, dl_manager):
     del dl_manager

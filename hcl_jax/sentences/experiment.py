@@ -19,7 +19,7 @@ from hcl_jax.sentences import inspect
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import scoring
 from hcl_jax.sentences import task as quick_thoughts
-from hcl_jax.storage import threads
+from hcl_jax.storage import records
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 
@@ -126,7 +126,7 @@ def _batches(epoch, first_step, num_steps):
   def make(step):
     return sentences_lib.pack(**epoch.batch(step))
 
-  return threads.map_ahead(make, range(first_step, first_step + num_steps))
+  return records.map_ahead(make, range(first_step, first_step + num_steps))
 
 
 def _load(data):

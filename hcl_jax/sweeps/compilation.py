@@ -24,7 +24,7 @@ def shared(workdir: pathlib.Path) -> Iterator[None]:
   then find what another one has compiled.
 
   Args:
-    workdir: where the folder is made, and removed at the end; claimed before.
+    workdir: where the folder is made, and removed at the end; locked before.
       Nothing is done where JAX has been given a folder already.
 
   Yields:

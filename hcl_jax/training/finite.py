@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
 from hcl_jax.runs import processes
@@ -60,7 +61,7 @@ class Watch:
     if not bad:
       return
     path = self._workdir / f'not_finite_step_{step}.npz'
-    arrays = processes.gather_rows(_by_name(batch))
+    arrays = multihost_utils.process_allgather(_by_name(batch), tiled=True)
     if processes.is_first():
       np.savez_compressed(path, **arrays)
     last = self._last_checkpoint()

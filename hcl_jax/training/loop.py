@@ -105,7 +105,7 @@ def open_run(
 ) -> Iterator['Run']:
   """Opens the directory of a run; arguments are those of :func:`train`."""
   with contextlib.ExitStack() as stack:
-    stack.enter_context(claim_workdir(workdir))
+    stack.enter_context(lock_workdir(workdir))
     workdir = open_workdir(workdir, experiment.config)
     checkpoints = stack.enter_context(
         open_checkpoints(workdir, experiment.config, experiment.score)
@@ -135,12 +135,12 @@ def open_run(
 
 
 @contextlib.contextmanager
-def claim_workdir(workdir: str | os.PathLike) -> Iterator[None]:
-  """Claims a directory in the first process, for all of them."""
+def lock_workdir(workdir: str | os.PathLike) -> Iterator[None]:
+  """Locks a directory in the first process, for all of them."""
   with contextlib.ExitStack() as stack:
-    with processes.together(f'claim {workdir}'):
+    with processes.together(f'lock {workdir}'):
       if processes.is_first():
-        stack.enter_context(workdir_lib.claim(workdir))
+        stack.enter_context(workdir_lib.lock(workdir))
     yield
 
 
