@@ -2,25 +2,11 @@
 """python -m hcl_jax.bench COMMAND [--flags]"""
 
 from hcl_jax import command
-from hcl_jax.bench import augment
-from hcl_jax.bench import checkpoint
-from hcl_jax.bench import graph
 from hcl_jax.bench import loss
-from hcl_jax.bench import scale
-from hcl_jax.bench import soak
-from hcl_jax.bench import sweep
-from hcl_jax.bench import text
 from hcl_jax.bench import train
 
 _COMMANDS = {
-    'augment': augment.command,
-    'checkpoint': checkpoint.command,
-    'graph': graph.command,
     'loss': loss.command,
-    'scale': scale.command,
-    'soak': soak.command,
-    'sweep': sweep.command,
-    'text': text.command,
     'train': train.command,
 }
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import hcl_jax
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import peers
@@ -51,17 +51,17 @@ no lower bound: z z' is symmetric. beta is traced, so it costs no compilation.\
 
 def simclr(
     name: str, *, beta: float, tau_plus: float, dense: bool = False
-) -> contest.Contestant:
+) -> harness.Contestant:
   """The library's loss, with the block size of its choice unless dense."""
 
   def inputs(z1, z2):
     return z1, z2, jnp.float32(beta), jnp.float32(tau_plus)
 
-  return contest.Contestant(
+  return harness.Contestant(
       name,
       _dense_grad if dense else _simclr_grad,
       inputs,
-      contest.matrices(12) if dense else None,
+      harness.matrices(12) if dense else None,
   )
 
 
@@ -83,7 +83,7 @@ def _simclr_grad(z1, z2, beta, tau_plus, block_size=None):
   return jax.value_and_grad(mean, argnums=(0, 1))(z1, z2)
 
 
-def three_matmuls(name: str) -> contest.Contestant:
+def three_matmuls(name: str) -> harness.Contestant:
   """The similarities, and both products with a given cotangent of them."""
   product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -94,12 +94,12 @@ def three_matmuls(name: str) -> contest.Contestant:
     n = 2 * z1.shape[0]
     return jnp.concatenate([z1, z2]), jnp.full((n, n), 1 / n, z1.dtype)
 
-  return contest.Contestant(
-      name, function, inputs, contest.matrices(12)
+  return harness.Contestant(
+      name, function, inputs, harness.matrices(12)
   )
 
 
-def own_contestants() -> list[contest.Contestant]:
+def own_contestants() -> list[harness.Contestant]:
   beta, tau_plus = peers.BETA, peers.TAU_PLUS
   return [
       simclr('hard', beta=beta, tau_plus=tau_plus),
@@ -196,14 +196,14 @@ def command() -> None:
   """Times the loss beside bare products and peers."""
   work = read_work()
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
-  _, clock = contest.choose_clock()
+    harness.pin_to_one_core()
+  _, clock = harness.choose_clock()
   others, missing = peers.find(_PEERS.value)
   if missing:
     output.say(f'not installed: {", ".join(missing)}')
   results = {
       'command': 'loss',
-      **contest.environment(),
+      **harness.environment(),
       'dim': _DIM.value,
       'rounds': options.ROUNDS.value,
       'knobs': {
@@ -214,7 +214,7 @@ def command() -> None:
       'rows': [],
   }
   for batch, rounds in work:
-    results['rows'] += contest.measure(
+    results['rows'] += harness.measure(
         [*own_contestants(), *others],
         batch,
         dim=_DIM.value,
@@ -223,7 +223,7 @@ def command() -> None:
         clock=clock,
         references=_REFERENCES,
     )
-    results['device_memory'] = contest.device_memory()
+    results['device_memory'] = harness.device_memory()
     if options.JSON.value:
       reporting.write_json(options.JSON.value, results)
   print(report(results))

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import joblib
 import numpy as np
 
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 
 TEMPERATURE, BETA, TAU_PLUS = 0.5, 1.0, 0.1
 
 
-def optax_ntxent() -> contest.Contestant:
+def optax_ntxent() -> harness.Contestant:
   """The standard loss of optax, which broadcasts to ``[2B, 2B, dim]``."""
   import optax
 
@@ -34,10 +34,10 @@ def optax_ntxent() -> contest.Contestant:
   def need(batch, dim):
     return 12 * (2 * batch) ** 2 * dim
 
-  return contest.Contestant('optax ntxent', function, inputs, need)
+  return harness.Contestant('optax ntxent', function, inputs, need)
 
 
-def torch_hard() -> contest.Contestant:
+def torch_hard() -> harness.Contestant:
   """The hard loss in torch, by the formula of the paper's released code."""
   import torch
 
@@ -59,7 +59,7 @@ def torch_hard() -> contest.Contestant:
   return _torch_contestant('torch hard', loss)
 
 
-def lightly_ntxent() -> contest.Contestant:
+def lightly_ntxent() -> harness.Contestant:
   """The standard loss of lightly."""
   from lightly import loss
 
@@ -84,8 +84,8 @@ def _torch_contestant(name, loss):
     )
 
   # Measured for torch_hard: 26 to 36 bytes per entry.
-  return contest.Contestant(
-      name, function, inputs, contest.matrices(40), is_jax=False
+  return harness.Contestant(
+      name, function, inputs, harness.matrices(40), is_jax=False
   )
 
 
@@ -96,7 +96,7 @@ PEERS = {
 }
 
 
-def find(names: list[str]) -> tuple[list[contest.Contestant], list[str]]:
+def find(names: list[str]) -> tuple[list[harness.Contestant], list[str]]:
   """The contestants of the peers that import, and which do not."""
   found, missing = [], []
   for name in names:

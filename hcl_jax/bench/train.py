@@ -22,7 +22,7 @@ import joblib
 import numpy as np
 
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import steps
@@ -62,19 +62,19 @@ class Parts:
     self._batch = next(self._setting.batches)
     self._loss_batch = loss_batch
 
-  def runs(self) -> list[contest.Timed]:
+  def runs(self) -> list[harness.Timed]:
     """All contestants, the step first."""
     runs = [
-        contest.timed(f'{self.network} step', self._step(self._task)),
-        contest.timed(f'{self.network} step on views', self._step_on_views()),
-        contest.timed('data', lambda: next(self._setting.batches)),
-        contest.timed('augmentation', self._augmentation()),
-        contest.timed('loss', self._loss()),
+        harness.timed(f'{self.network} step', self._step(self._task)),
+        harness.timed(f'{self.network} step on views', self._step_on_views()),
+        harness.timed('data', lambda: next(self._setting.batches)),
+        harness.timed('augmentation', self._augmentation()),
+        harness.timed('loss', self._loss()),
     ]
     if _PLAIN.value:
       with convolution.plain():  # The first call compiles.
         runs.append(
-            contest.timed('plain convolutions', self._step(self._task))
+            harness.timed('plain convolutions', self._step(self._task))
         )
     return runs
 
@@ -123,7 +123,7 @@ class Parts:
     return lambda: jax.block_until_ready(loss([chunk], {}, batch, np.int32(0)))
 
 
-def torch_run(parts: Parts) -> contest.Timed:
+def torch_run(parts: Parts) -> harness.Timed:
   """The step on views in torch."""
   from hcl_jax.bench import torch_resnet
 
@@ -133,7 +133,7 @@ def torch_run(parts: Parts) -> contest.Timed:
       joblib.cpu_count(),
       stem_stride=2 if steps.STEM.value == 'strided' else 1,
   )
-  return contest.timed(f'{parts.network} torch', step)
+  return harness.timed(f'{parts.network} torch', step)
 
 
 def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
@@ -142,20 +142,20 @@ def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
   parts = Parts(network, batch, loss_batch)
   with_torch = with_torch and network != 'small'  # which is ours alone
   runs = parts.runs() + ([torch_run(parts)] if with_torch else [])
-  _, clock = contest.choose_clock()
-  contest.time_rounds(runs, options.ROUNDS.value, clock)
+  _, clock = harness.choose_clock()
+  harness.time_rounds(runs, options.ROUNDS.value, clock)
   step, on_views = runs[0].seconds, runs[1].seconds
   torch_seconds = runs[-1].seconds if with_torch else []
   rows = []
   for run in runs:
     scale = batch / loss_batch if run.name == 'loss' else 1.0
-    share = contest.paired_ratio(run.seconds, step)
+    share = harness.paired_ratio(run.seconds, step)
     rows.append({
         'network': network,
         'name': run.name,
         'ms': 1e3 * statistics.median(run.seconds),
         'share': scale * share,
-        'to_torch': contest.paired_ratio(run.seconds, torch_seconds)
+        'to_torch': harness.paired_ratio(run.seconds, torch_seconds)
         if run.seconds is on_views
         else None,
         'first_seconds': run.first_seconds,
@@ -195,7 +195,7 @@ def report(results: dict[str, Any]) -> str:
 def command() -> None:
   """Times the train step and its parts."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   networks = steps.read_networks(default=['resnet18', 'resnet50'])
   for flag in (steps.BATCH, _LOSS_BATCH):
@@ -205,7 +205,7 @@ def command() -> None:
     output.say('not installed: torch')
   results = {
       'command': 'train',
-      **contest.environment(),
+      **harness.environment(),
       'batch': steps.BATCH.value,
       'loss_batch': _LOSS_BATCH.value,
       'rounds': options.ROUNDS.value,

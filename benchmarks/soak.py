@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a long run keeps its memory and its speed.
 
-  python -m hcl_jax.bench soak [--soak_config=configs/digits.py:hard] \\
+  python -m benchmarks soak [--soak_config=configs/digits.py:hard] \\
       [--soak_steps=5000] [--soak_every_epochs=2]
 
 Runs hcl_jax.train on images, with checkpoints and kNN evaluations on the way,
@@ -21,14 +21,14 @@ from absl import flags
 import jax
 import joblib
 
+from benchmarks import runs
+from benchmarks import trends
+from benchmarks import usage as usage_lib
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.bench import runs
-from hcl_jax.bench import trends
-from hcl_jax.bench import usage as usage_lib
 from hcl_jax.images import config as image_config
 from hcl_jax.runs import metrics as metrics_lib
 
@@ -222,7 +222,7 @@ def _is_free(path):
 def command() -> None:
   """Trains for long, and samples the process."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   check_flags()
   with contextlib.ExitStack() as stack:
     workdir = _WORKDIR.value or stack.enter_context(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What :func:`hcl_jax.simclr_loss` needs on many devices and at any size.
 
-  python -m hcl_jax.bench scale --device_counts=1,2,4,8,16,32,64
+  python -m benchmarks scale --device_counts=1,2,4,8,16,32,64
 
 Compiles value and gradient for simulated devices, gathered and as a ring, and
 reads from the program what one device holds, computes and receives; then for
@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import program
 import hcl_jax
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.bench import program
 
 _DEVICE_COUNTS = flags.DEFINE_list(
     'device_counts', '1,2,4,8,16,32,64', 'Numbers of simulated devices.'
@@ -246,7 +246,7 @@ def _mib(size):
 
 
 def command() -> None:
-  """python -m hcl_jax.bench scale"""
+  """python -m benchmarks scale"""
   options.check()
   counts = options.read_sizes(_DEVICE_COUNTS, least=1)
   sizes = options.read_sizes(_GLOBAL_SIZES)

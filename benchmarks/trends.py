@@ -8,7 +8,7 @@ import statistics
 from typing import Any
 from typing import NamedTuple
 
-from hcl_jax.bench import usage as usage_lib
+from benchmarks import usage as usage_lib
 
 _MIB = 2**20
 _ENDS = 10  # samples that a number at an end is the median of

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times a sweep on graphs, beside the same runs one by one.
 
-  python -m hcl_jax.bench sweep [--bench_dataset=MUTAG] \\
+  python -m benchmarks sweep [--bench_dataset=MUTAG] \\
       --bench_betas=0,1,2,10 --bench_seeds=10 [--sequential=4]
 
 Both are commands, hcl_jax.sweep and hcl_jax.train, timed from their start to
@@ -25,12 +25,12 @@ import jax
 import joblib
 import numpy as np
 
+from benchmarks import runs
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.bench import runs
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.sweeps import grid
@@ -269,7 +269,7 @@ def read_betas() -> list[float]:
 def command() -> None:
   """Times a sweep and single runs."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   for flag, least in ((_SEEDS, 1), (_EPOCHS, 1), (_SEQUENTIAL, 0), (_CURVE, 1)):
     options.at_least(flag, least)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import program
+from benchmarks import scale
 import hcl_jax
-from hcl_jax.bench import program
-from hcl_jax.bench import scale
 from tests.support import commands
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -148,7 +148,7 @@ class ScaleTest(parameterized.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       path = os.path.join(folder, 'scale.json')
       done = commands.run(
-          'bench', 'scale', '--device_counts=1,2', '--global_sizes=64',
+          'benchmarks', 'scale', '--device_counts=1,2', '--global_sizes=64',
           '--scale_dim=8', '--pairs_per_device=16', f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)

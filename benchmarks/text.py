@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times the encoders of sentences, forwards and backwards, beside torch's.
 
-  python -m hcl_jax.bench text [--bench_dataset=sentences/books]
+  python -m benchmarks text [--bench_dataset=sentences/books]
 
 Without a data set, lengths of sentences are log-normal with a mean of 13 and
 words follow Zipf's law.
@@ -20,7 +20,7 @@ import numpy as np
 
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.models import gru
@@ -106,9 +106,9 @@ def measure(
     with_torch: bool,
 ) -> list[dict[str, Any]]:
   """One row for each contestant."""
-  runs = {'hcl_jax': contest.timed('hcl_jax', make_step(rows, encoders))}
+  runs = {'hcl_jax': harness.timed('hcl_jax', make_step(rows, encoders))}
   for way in ('packed', 'padded') if with_torch else ():
-    from hcl_jax.bench import torch_gru
+    from benchmarks import torch_gru
 
     step = torch_gru.make_step(
         **rows,
@@ -118,14 +118,14 @@ def measure(
         packed=way == 'packed',
         threads=joblib.cpu_count(),
     )
-    runs[way] = contest.timed(f'torch {way}', step)
-  _, clock = contest.choose_clock()
-  contest.time_rounds(list(runs.values()), options.ROUNDS.value, clock)
+    runs[way] = harness.timed(f'torch {way}', step)
+  _, clock = harness.choose_clock()
+  harness.time_rounds(list(runs.values()), options.ROUNDS.value, clock)
   count = int(rows['length'].sum())
 
   def ratio(run, way):
     others = runs[way].seconds if way in runs else []
-    return contest.paired_ratio(run.seconds, others)
+    return harness.paired_ratio(run.seconds, others)
 
   return [
       {
@@ -175,7 +175,7 @@ def report(results: dict[str, Any]) -> str:
 def command() -> None:
   """Times the encoders of sentences."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   for flag in (_BATCH, _WORD_DIM):
     options.at_least(flag, 1)
@@ -196,7 +196,7 @@ def command() -> None:
   batch = sentences.pack(**rows)
   results = {
       'command': 'text',
-      **contest.environment(),
+      **harness.environment(),
       'kind': dataset or 'random',
       'batch': _BATCH.value,
       'dim': _DIM.value,

@@ -10,7 +10,7 @@ import tempfile
 
 from absl.testing import parameterized
 
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import loss
 from tests.support import commands
 from tests.support import forks
@@ -22,14 +22,14 @@ _OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
 _TOO_LARGE = """
 from hcl_jax import command
 from hcl_jax.bench import __main__
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import loss
 
 def fail(*_):
   raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.')
 
 loss.own_contestants = lambda: [
-    contest.Contestant('too large', fail, lambda z1, z2: (z1, z2)),
+    harness.Contestant('too large', fail, lambda z1, z2: (z1, z2)),
     loss.three_matmuls('three matmuls'),
 ]
 command.run("hcl_jax.bench", __main__.main)
@@ -121,7 +121,7 @@ class BenchLossTest(parameterized.TestCase):
 
   def test_compilation_has_the_clock_of_the_calls(self):
     ticks = itertools.count(0.0, 1000.0)
-    rows = contest.measure(
+    rows = harness.measure(
         loss.own_contestants()[:1], 8, dim=4, rounds=1, limit=2**30,
         clock=lambda: next(ticks), references=(),
     )  # fmt: skip

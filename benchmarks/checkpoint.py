@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a checkpoint costs a training run.
 
-  python -m hcl_jax.bench checkpoint [--networks=resnet18] \\
+  python -m benchmarks checkpoint [--networks=resnet18] \\
       [--window_steps=10] [--checkpoint_dir=DIR]
 
 Times windows of steps with a save at their start, as the training loop saves,
@@ -22,7 +22,7 @@ from absl import flags
 
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import steps
 from hcl_jax.images import batches as image_batches
@@ -193,7 +193,7 @@ def measure(network: str, folder: pathlib.Path) -> dict[str, Any]:
   ) as checkpoints:
     windows = Windows(step, checkpoints, length)
     windows.warm_up(setting.config.train.keep_checkpoints)
-    for saves in contest.in_turns((False, True), options.ROUNDS.value):
+    for saves in harness.in_turns((False, True), options.ROUNDS.value):
       timed[saves].append(windows.time_one(saves))
     newest = folder / 'checkpoints' / str(checkpoints.steps()[-1])
   clocks = {
@@ -280,7 +280,7 @@ def find_directory() -> str:
 def command() -> None:
   """Times steps with checkpoints and without."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   networks = steps.read_networks(default=['resnet18'])
   steps.check_batch(steps.BATCH)
@@ -288,7 +288,7 @@ def command() -> None:
   directory = find_directory()
   results = {
       'command': 'checkpoint',
-      **contest.environment(),
+      **harness.environment(),
       'clock': 'wall time and process CPU time',
       'directory': directory,
       'batch': steps.BATCH.value,

@@ -9,8 +9,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow_datasets as tfds
 
+from benchmarks import sweep
 from hcl_jax import prepare
-from hcl_jax.bench import sweep
 from tests.support import commands
 from tests.support import tu
 
@@ -61,7 +61,7 @@ class BenchSweepTest(absltest.TestCase):
 
   def _run(self, *arguments):
     return commands.run(
-        'bench', 'sweep', '--bench_dataset=tu_graphs/TOY',
+        'benchmarks', 'sweep', '--bench_dataset=tu_graphs/TOY',
         f'--bench_data_dir={self.root}', *arguments,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from hcl_jax.bench import checkpoint
+from benchmarks import checkpoint
 from tests.support import commands
 
 
@@ -74,7 +74,7 @@ class BenchCheckpointTest(commands.CommandsTest):
     directory = self.root / 'saved'
     directory.mkdir()
     done = commands.run(
-        'bench', 'checkpoint', '--networks=small', '--step_batch=4',
+        'benchmarks', 'checkpoint', '--networks=small', '--step_batch=4',
         '--rounds=2', '--window_steps=2', f'--checkpoint_dir={directory}',
         f'--json={path}',
     )  # fmt: skip
@@ -103,9 +103,10 @@ class BenchCheckpointTest(commands.CommandsTest):
       ('--window_steps=0', '--window_steps must be >= 1, got 0'),
       ('--checkpoint_dir=missing', '--checkpoint_dir must be a directory'),
       (f'--checkpoint_dir={__file__}', '--checkpoint_dir must be a directory'),
+      ('--checkpoint_dir=gs://bucket/run', 'must be a local path'),
       ('--networks=vgg', '--networks must be among'),
       ('--step_batch=1', '--step_batch must be >= 2'),
   )
   def test_rejects_in_one_line(self, argument, message):
-    done = self.run_here('bench', 'checkpoint', argument)
+    done = self.run_here('benchmarks', 'checkpoint', argument)
     self.check_refused(done, message)

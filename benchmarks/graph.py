@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times an epoch of training on graphs, beside torch's.
 
-  python -m hcl_jax.bench graph [--bench_dataset=MUTAG | --epoch_graphs=188]
+  python -m benchmarks graph [--bench_dataset=MUTAG | --epoch_graphs=188]
 
 Without a data set the graphs are random trees with a ring more, of the size of
 MUTAG's, in which fewer nodes are alike than in molecules. torch builds its
@@ -21,7 +21,7 @@ import numpy as np
 
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.graphs import config as graph_config
@@ -111,7 +111,7 @@ def torch_epoch(
     config: ml_collections.ConfigDict, graphs: graph_data.Graphs
 ) -> Callable[[], Any]:
   """The same in torch, every node with a row of its own."""
-  from hcl_jax.bench import torch_infograph
+  from benchmarks import torch_infograph
 
   epoch = graph_data.GraphBatches(
       graphs, seed=0, batch_size=config.data.batch_size
@@ -131,18 +131,18 @@ def measure(
     with_torch: bool,
 ) -> list[dict[str, Any]]:
   """One row for each contestant."""
-  runs = [contest.timed('hcl_jax', make_epoch(experiment))]
+  runs = [harness.timed('hcl_jax', make_epoch(experiment))]
   if with_torch:
     epoch = torch_epoch(experiment.config, graphs)
-    runs.append(contest.timed('torch', epoch))
-  _, clock = contest.choose_clock()
-  contest.time_rounds(runs, options.ROUNDS.value, clock)
+    runs.append(harness.timed('torch', epoch))
+  _, clock = harness.choose_clock()
+  harness.time_rounds(runs, options.ROUNDS.value, clock)
   torch_seconds = runs[-1].seconds if with_torch else []
   return [
       {
           'name': run.name,
           'ms': 1e3 * statistics.median(run.seconds),
-          'to_torch': contest.paired_ratio(run.seconds, torch_seconds),
+          'to_torch': harness.paired_ratio(run.seconds, torch_seconds),
           'first_seconds': run.first_seconds,
           'round_ms': [1e3 * x for x in run.seconds],
       }
@@ -179,7 +179,7 @@ def report(results: dict[str, Any]) -> str:
 def command() -> None:
   """Times an epoch on graphs."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   options.at_least(_GRAPHS, 2)
   options.at_least(_GRAPH_BATCH, 2)
@@ -191,7 +191,7 @@ def command() -> None:
   experiment = make_experiment(graphs, _GRAPH_BATCH.value)
   results = {
       'command': 'graph',
-      **contest.environment(),
+      **harness.environment(),
       'kind': dataset or 'random',
       'graphs': len(graphs),
       'nodes': len(graphs.nodes),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times :class:`hcl_jax.augment.Augmentation` beside Pillow.
 
-  python -m hcl_jax.bench augment --one_core --json=/tmp/augment.json
+  python -m benchmarks augment --one_core --json=/tmp/augment.json
 
 Both turn a batch of bytes into normalised 32x32 floats with the parameters of
 the paper's released code, with the blur and without it.
@@ -23,7 +23,7 @@ from hcl_jax import augment
 from hcl_jax import command as command_lib
 from hcl_jax import models
 from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 
@@ -75,7 +75,7 @@ def own_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
   """The library, compiled as it is within a train step."""
   keys = jax.random.split(jax.random.key(0), len(images))
   arrays = keys, jnp.asarray(images)
-  _, clock = contest.choose_clock()
+  _, clock = harness.choose_clock()
   start = clock()
   lowered = jax.jit(augmentation.__call__).lower(*arrays)
   compiled = lowered.compile(models.compiler_options())
@@ -93,7 +93,7 @@ def own_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
 
 def pillow_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
   """The same with Pillow."""
-  from hcl_jax.bench import pillow_augment
+  from benchmarks import pillow_augment
 
   rng = random.Random(0)
   return Run(
@@ -131,7 +131,7 @@ def row(run: Run, runs: list[Run], count: int) -> dict[str, Any]:
       'side': run.side,
       'blur': run.blur,
       'images_per_second': count / statistics.median(run.seconds),
-      'times_pillow': contest.paired_ratio(peer_seconds, run.seconds),
+      'times_pillow': harness.paired_ratio(peer_seconds, run.seconds),
       'round_ms': [1e3 * x for x in run.seconds],
       'compile_seconds': run.compile_seconds,
       'temp_bytes': run.temp_bytes,
@@ -177,16 +177,16 @@ def command() -> None:
   if not sides:
     raise command_lib.UsageError('--sides is empty.')
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
-  _, clock = contest.choose_clock()
+    harness.pin_to_one_core()
+  _, clock = harness.choose_clock()
   with_pillow = importlib.util.find_spec('PIL') is not None
   if not with_pillow:
     output.say('not installed: Pillow (pip install pillow)')
   runs = prepare(_IMAGES.value, sides, with_pillow)
-  contest.time_rounds(runs, options.ROUNDS.value, clock)
+  harness.time_rounds(runs, options.ROUNDS.value, clock)
   results = {
       'command': 'augment',
-      **contest.environment(),
+      **harness.environment(),
       'images': _IMAGES.value,
       'rounds': options.ROUNDS.value,
       'rows': [row(run, runs, _IMAGES.value) for run in runs],

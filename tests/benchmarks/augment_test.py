@@ -11,9 +11,9 @@ import tempfile
 from absl.testing import parameterized
 import numpy as np
 
+from benchmarks import augment as bench_augment
+from benchmarks import pillow_augment
 from hcl_jax import augment
-from hcl_jax.bench import augment as bench_augment
-from hcl_jax.bench import pillow_augment
 from tests.support import commands
 from tests.support import forks
 
@@ -26,12 +26,12 @@ importlib.util.find_spec = lambda name, *args: (
     None if name in ('PIL', 'sklearn') else find_spec(name, *args)
 )
 from hcl_jax import command
-from hcl_jax.bench import __main__
-command.run("hcl_jax.bench", __main__.main)
+from benchmarks import __main__
+command.run("benchmarks", __main__.main)
 """
 
 
-def run(*arguments: str, start: tuple[str, ...] = ('-m', 'hcl_jax.bench')):
+def run(*arguments: str, start: tuple[str, ...] = ('-m', 'benchmarks')):
   process = forks.start(
       *start, 'augment', *arguments, environment=commands.environment()
   )
