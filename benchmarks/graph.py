@@ -19,6 +19,7 @@ import joblib
 import ml_collections
 import numpy as np
 
+from benchmarks import data_flags
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
 from hcl_jax.bench import harness
@@ -73,7 +74,7 @@ def read_graphs(dataset: str) -> graph_data.Graphs:
   """Those of a prepared data set."""
   try:
     return graph_data.load_graphs(
-        dataset, data_dir=options.DATA_DIR.value or None
+        dataset, data_dir=data_flags.DATA_DIR.value or None
     )
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error
@@ -186,7 +187,7 @@ def command() -> None:
   with_torch = importlib.util.find_spec('torch') is not None
   if not with_torch:
     output.say('not installed: torch')
-  dataset = options.DATASET.value
+  dataset = data_flags.DATASET.value
   graphs = read_graphs(dataset) if dataset else random_graphs(_GRAPHS.value)
   experiment = make_experiment(graphs, _GRAPH_BATCH.value)
   results = {

@@ -21,6 +21,7 @@ from absl import flags
 import jax
 import joblib
 
+from benchmarks import data_flags
 from benchmarks import runs
 from benchmarks import trends
 from benchmarks import usage as usage_lib
@@ -71,10 +72,10 @@ def train_arguments(workdir: pathlib.Path) -> list[str]:
       'evaluate.knn_every_epochs': _EVERY.value,
       'evaluate.protocols': (),
   }
-  if options.DATASET.value:
-    settings['data.name'] = options.DATASET.value
-  if options.DATA_DIR.value:
-    settings['data.dir'] = options.DATA_DIR.value
+  if data_flags.DATASET.value:
+    settings['data.name'] = data_flags.DATASET.value
+  if data_flags.DATA_DIR.value:
+    settings['data.dir'] = data_flags.DATA_DIR.value
   return [
       f'--config={_CONFIG.value}',
       f'--workdir={workdir}',

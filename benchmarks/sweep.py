@@ -25,6 +25,7 @@ import jax
 import joblib
 import numpy as np
 
+from benchmarks import data_flags
 from benchmarks import runs
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
@@ -273,11 +274,11 @@ def command() -> None:
   options.check()
   for flag, least in ((_SEEDS, 1), (_EPOCHS, 1), (_SEQUENTIAL, 0), (_CURVE, 1)):
     options.at_least(flag, least)
-  dataset = options.DATASET.value or 'MUTAG'
+  dataset = data_flags.DATASET.value or 'MUTAG'
   fields = {'loss.beta': read_betas(), 'seed': range(_SEEDS.value)}
   settings = {
       'data.name': dataset,
-      'data.dir': options.DATA_DIR.value,
+      'data.dir': data_flags.DATA_DIR.value,
       'train.epochs': _EPOCHS.value,
       'train.log_every_steps': _CURVE.value,
   }

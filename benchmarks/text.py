@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import joblib
 import numpy as np
 
+from benchmarks import data_flags
 from hcl_jax import command as command_lib
 from hcl_jax import reporting
 from hcl_jax.bench import harness
@@ -68,7 +69,7 @@ def read_sentences(
   """A batch of a prepared corpus, and the size of its vocabulary."""
   try:
     corpus = sentence_data.load_sentences(
-        dataset, data_dir=options.DATA_DIR.value or None
+        dataset, data_dir=data_flags.DATA_DIR.value or None
     )
     batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=batch)
   except (ValueError, OSError) as error:
@@ -185,7 +186,7 @@ def command() -> None:
   with_torch = importlib.util.find_spec('torch') is not None
   if not with_torch:
     output.say('not installed: torch')
-  dataset, vocabulary_size = options.DATASET.value, _WORDS
+  dataset, vocabulary_size = data_flags.DATASET.value, _WORDS
   if dataset:
     rows, vocabulary_size = read_sentences(dataset, _BATCH.value)
   else:

@@ -38,7 +38,9 @@ class Contestant(NamedTuple):
     inputs: makes the arguments of ``function`` of two views ``[batch, dim]``.
     need: about how many bytes it takes, of batch and dim; None if so few that
       it is always run.
-    is_jax: whether ``function`` can be compiled, and its memory be known.
+    is_jax: whether ``function`` can be compiled, and its memory be known; if
+      not, it runs on the host.
+    is_reference: whether the times of all are compared with its.
   """
 
   name: str
@@ -46,6 +48,7 @@ class Contestant(NamedTuple):
   inputs: Callable[..., tuple[Any, ...]]
   need: Callable[[int, int], float] | None = None
   is_jax: bool = True
+  is_reference: bool = False
 
 
 def matrices(bytes_per_entry: int) -> Callable[[int, int], float]:
@@ -147,7 +150,6 @@ def measure(
     rounds: int,
     limit: float,
     clock: Callable[[], float],
-    references: tuple[str, ...],
 ) -> list[dict[str, Any]]:
   """Runs all contestants at one batch size; 0 rounds only compile them."""
   runs = [Run(contestant, batch) for contestant in contestants]
@@ -160,23 +162,22 @@ def measure(
     output.say(f'B={batch}: {run.contestant.name}: {run.status}', detail=True)
   for run in in_turns(runs, rounds, f'B={batch}: '):
     guarded(time_run, run, clock)
-  seconds = {run.contestant.name: run.seconds for run in runs}
-  return [row(run, seconds, references) for run in runs]
+  references = [run for run in runs if run.contestant.is_reference]
+  return [row(run, references) for run in runs]
 
 
-def row(
-    run: Run, seconds: dict[str, list[float]], references: tuple[str, ...]
-) -> dict[str, Any]:
+def row(run: Run, references: list[Run]) -> dict[str, Any]:
   """What the tables and the JSON say of a run."""
   return {
       'batch': run.batch,
       'name': run.contestant.name,
       'status': run.status,
+      'on_host': not run.contestant.is_jax,
       'ms': 1e3 * statistics.median(run.seconds) if run.seconds else None,
       'round_ms': [1e3 * x for x in run.seconds],
       'ratios': {
-          name: paired_ratio(run.seconds, seconds.get(name, []))
-          for name in references
+          other.contestant.name: paired_ratio(run.seconds, other.seconds)
+          for other in references
       },
       'compile_seconds': run.compile_seconds,
       'temp_bytes': run.temp_bytes,

@@ -3,10 +3,10 @@
 
   python -m hcl_jax.bench loss --batch_sizes=256,1024 --json=/tmp/loss.json
 
-Beside it run the bare matrix products of its size and the losses of optax,
-torch and lightly, where these are installed.
+Beside it run the bare matrix products of its size and optax's standard loss.
 """
 
+from collections.abc import Mapping
 import functools
 from typing import Any
 
@@ -31,8 +31,8 @@ _MEMORY_ONLY_SIZES = flags.DEFINE_list(
 _DIM = flags.DEFINE_integer('dim', 128, 'Width of the embeddings.')
 _PEERS = flags.DEFINE_list(
     'peers',
-    ','.join(peers.PEERS),
-    'Other libraries to run where installed; empty for none.',
+    None,
+    'Other libraries to run where installed; all by default, empty for none.',
 )
 _MAX_DENSE_GIB = flags.DEFINE_float(
     'max_dense_gib',
@@ -41,7 +41,6 @@ _MAX_DENSE_GIB = flags.DEFINE_float(
     'more than this.',
 )
 
-_REFERENCES = ('three matmuls', 'torch hard', 'standard')
 _NOTES = """\
 B pairs are 2B rows. '/ x' is the median over rounds of a row's time over x's.
 The three matmuls, z z' and W z + W' z, are what a dense form must compute, and
@@ -50,7 +49,12 @@ no lower bound: z z' is symmetric. beta is traced, so it costs no compilation.\
 
 
 def simclr(
-    name: str, *, beta: float, tau_plus: float, dense: bool = False
+    name: str,
+    *,
+    beta: float,
+    tau_plus: float,
+    dense: bool = False,
+    is_reference: bool = False,
 ) -> harness.Contestant:
   """The library's loss, with the block size of its choice unless dense."""
 
@@ -62,6 +66,7 @@ def simclr(
       _dense_grad if dense else _simclr_grad,
       inputs,
       harness.matrices(12) if dense else None,
+      is_reference=is_reference,
   )
 
 
@@ -95,7 +100,7 @@ def three_matmuls(name: str) -> harness.Contestant:
     return jnp.concatenate([z1, z2]), jnp.full((n, n), 1 / n, z1.dtype)
 
   return harness.Contestant(
-      name, function, inputs, harness.matrices(12)
+      name, function, inputs, harness.matrices(12), is_reference=True
   )
 
 
@@ -104,7 +109,7 @@ def own_contestants() -> list[harness.Contestant]:
   return [
       simclr('hard', beta=beta, tau_plus=tau_plus),
       simclr('hard beta=.7', beta=0.7, tau_plus=tau_plus),
-      simclr('standard', beta=0.0, tau_plus=0.0),
+      simclr('standard', beta=0.0, tau_plus=0.0, is_reference=True),
       simclr('dense hard', beta=beta, tau_plus=tau_plus, dense=True),
       three_matmuls('three matmuls'),
   ]
@@ -112,7 +117,9 @@ def own_contestants() -> list[harness.Contestant]:
 
 def time_table(rows: list[dict[str, Any]]) -> str:
   """Milliseconds and ratios, a line for each contestant and batch size."""
-  names = [x for x in _REFERENCES if any(r['ratios'][x] for r in rows)]
+  names = dict.fromkeys(
+      name for r in rows for name, ratio in r['ratios'].items() if ratio
+  )
   header = ['contestant', 'B', 'ms', *(f'/ {x}' for x in names)]
   return reporting.table(
       [*header, 'compile s', 'loss'],
@@ -153,11 +160,12 @@ def report(results: dict[str, Any]) -> str:
       f'{name} {value / 2**30:.2f} GiB'
       for name, value in results['device_memory'].items()
   )
+  hosted = dict.fromkeys(r['name'] for r in results['rows'] if r['on_host'])
   return '\n'.join([
       f'Loss forward and backward, float32, dim {results["dim"]}, {knobs}.',
       f'jax {results["jax"]}, backend {results["backend"]} '
-      f'({results["device_kind"]}), {results["cores"]} host core(s); torch '
-      'runs on the host.',
+      f'({results["device_kind"]}), {results["cores"]} host core(s)'
+      + (f', which run {" and ".join(hosted)}.' if hosted else '.'),
       f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
       '',
       time_table(timed),
@@ -171,7 +179,7 @@ def report(results: dict[str, Any]) -> str:
   ])
 
 
-def read_work() -> list[tuple[int, int]]:
+def read_work(known_peers: Mapping[str, Any]) -> list[tuple[int, int]]:
   """Checks all flags; returns each batch size with its number of rounds."""
   timed = options.read_sizes(_BATCH_SIZES)
   compiled = options.read_sizes(_MEMORY_ONLY_SIZES)
@@ -182,9 +190,9 @@ def read_work() -> list[tuple[int, int]]:
   options.check()
   options.at_least(_DIM, 1)
   options.at_least(_MAX_DENSE_GIB, 0)
-  for name in _PEERS.value:
-    if name not in peers.PEERS:
-      known = ', '.join(peers.PEERS)
+  for name in _PEERS.value or ():
+    if name not in known_peers:
+      known = ', '.join(known_peers)
       raise command_lib.UsageError(
           f'--peers must be among {known}; got {name!r}.'
       )
@@ -192,13 +200,18 @@ def read_work() -> list[tuple[int, int]]:
   return work + [(batch, 0) for batch in compiled if batch not in timed]
 
 
-def command() -> None:
-  """Times the loss beside bare products and peers."""
-  work = read_work()
+def command(known_peers: Mapping[str, peers.Peer] = peers.PEERS) -> None:
+  """Times the loss beside matrix products and other libraries.
+
+  Args:
+    known_peers: what --peers may name, and its default.
+  """
+  work = read_work(known_peers)
   if options.ONE_CORE.value:
     harness.pin_to_one_core()
   _, clock = harness.choose_clock()
-  others, missing = peers.find(_PEERS.value)
+  names = list(known_peers) if _PEERS.value is None else _PEERS.value
+  others, missing = peers.find(names, known_peers)
   if missing:
     output.say(f'not installed: {", ".join(missing)}')
   results = {
@@ -221,7 +234,6 @@ def command() -> None:
         rounds=rounds,
         limit=_MAX_DENSE_GIB.value * 2**30,
         clock=clock,
-        references=_REFERENCES,
     )
     results['device_memory'] = harness.device_memory()
     if options.JSON.value:

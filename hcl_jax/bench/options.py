@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags that all sub-commands share."""
+"""Flags that all benches share."""
 
 import os
 
@@ -12,15 +12,7 @@ ONE_CORE = flags.DEFINE_bool(
     'one_core', False, 'Pin the process to one core and report its CPU time.'
 )
 JSON = flags.DEFINE_string('json', '', 'Where to write the results, if set.')
-# Of prepared data; the names without the prefix are flags of hcl_jax.prepare.
-DATASET = flags.DEFINE_string(
-    'bench_dataset', '',
-    'A collection of graphs, as MUTAG, or a corpus, as sentences/books.',
-)
-DATA_DIR = flags.DEFINE_string(
-    'bench_data_dir', '', 'Where it is; by default where tfds has its data.'
-)
-command_lib.local('json', 'bench_data_dir')
+command_lib.local('json')
 
 
 def check() -> None:

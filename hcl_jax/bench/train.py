@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the train step beside its parts, and beside torch's.
+"""Times the train step beside its parts.
 
   python -m hcl_jax.bench train --networks=resnet18 --step_batch=64
   python -m hcl_jax.bench train --networks=resnet10 --stem=strided \\
@@ -11,6 +11,8 @@ timed without convolutions as products, which they are on a CPU where that is
 faster; the options of the compiler stay.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
 import importlib.util
 import statistics
 from typing import Any
@@ -18,7 +20,6 @@ from typing import Any
 from absl import flags
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 
 from hcl_jax import reporting
@@ -36,12 +37,14 @@ _PLAIN = flags.DEFINE_bool(
     'plain_convolutions', False,
     'Time the step with no convolution turned into a product, too.',
 )  # fmt: skip
-_TORCH = flags.DEFINE_bool('torch', True, 'Run torch too, where installed.')
 _NOTES = """\
 'share' is a part's time over the step's; the loss is timed at its own batch, so
 its share is of as many steps as make up that batch (a convolutional step costs
-the same per image). 'step on views' leaves the augmentation out, as torch's
-does. '/ torch' is the median over rounds of its time over torch's.\
+the same per image). 'step on views' leaves the augmentation out.\
+"""
+_PEER_NOTES = """\
+So do the steps of other libraries, which run on the host: '/ x' is the median
+over rounds of the time of 'step on views' over x's.\
 """
 
 
@@ -79,7 +82,7 @@ class Parts:
     return runs
 
   def views(self) -> tuple[np.ndarray, np.ndarray]:
-    """Two views of a batch, for torch."""
+    """Returns two views of a batch, for a peer."""
     keys = jax.random.split(jax.random.key(0), len(self._batch['image']))
     view = np.asarray(self._task.encoder.augment(keys, self._batch['image']))
     return view, view[::-1].copy()
@@ -123,31 +126,23 @@ class Parts:
     return lambda: jax.block_until_ready(loss([chunk], {}, batch, np.int32(0)))
 
 
-def torch_run(parts: Parts) -> harness.Timed:
-  """The step on views in torch."""
-  from hcl_jax.bench import torch_resnet
-
-  step = torch_resnet.make_step(
-      parts.network,
-      parts.views(),
-      joblib.cpu_count(),
-      stem_stride=2 if steps.STEM.value == 'strided' else 1,
-  )
-  return harness.timed(f'{parts.network} torch', step)
+# Makes the step on views in another library; None if it lacks the network.
+Peer = Callable[[Parts], Callable[[], Any] | None]
 
 
-def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
+def measure(network: str, peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
   """One row for each contestant of a network."""
   batch, loss_batch = steps.BATCH.value, _LOSS_BATCH.value
   parts = Parts(network, batch, loss_batch)
-  with_torch = with_torch and network != 'small'  # which is ours alone
-  runs = parts.runs() + ([torch_run(parts)] if with_torch else [])
+  runs, others = parts.runs(), {}
+  for name, make_step in peers.items():
+    if (step := make_step(parts)) is not None:
+      others[name] = harness.timed(f'{network} {name}', step)
   _, clock = harness.choose_clock()
-  harness.time_rounds(runs, options.ROUNDS.value, clock)
+  harness.time_rounds([*runs, *others.values()], options.ROUNDS.value, clock)
   step, on_views = runs[0].seconds, runs[1].seconds
-  torch_seconds = runs[-1].seconds if with_torch else []
   rows = []
-  for run in runs:
+  for run in [*runs, *others.values()]:
     scale = batch / loss_batch if run.name == 'loss' else 1.0
     share = harness.paired_ratio(run.seconds, step)
     rows.append({
@@ -155,9 +150,11 @@ def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
         'name': run.name,
         'ms': 1e3 * statistics.median(run.seconds),
         'share': scale * share,
-        'to_torch': harness.paired_ratio(run.seconds, torch_seconds)
-        if run.seconds is on_views
-        else None,
+        'ratios': {
+            name: harness.paired_ratio(on_views, other.seconds)
+            for name, other in others.items()
+            if run.seconds is on_views
+        },
         'first_seconds': run.first_seconds,
         'round_ms': [1e3 * x for x in run.seconds],
     })
@@ -166,12 +163,13 @@ def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
 
 def report(results: dict[str, Any]) -> str:
   """The whole text: what ran where, the table, how to read it."""
+  names = dict.fromkeys(name for r in results['rows'] for name in r['ratios'])
   lines = [
       [
           r['name'],
           reporting.number(r['ms'], 2),
           f'{r["share"]:.2%}',
-          reporting.number(r['to_torch'], 2),
+          *(reporting.number(r['ratios'].get(x), 2) for x in names),
           reporting.number(r['first_seconds'], 1),
       ]
       for r in results['rows']
@@ -181,28 +179,37 @@ def report(results: dict[str, Any]) -> str:
       f'loss at {results["loss_batch"]}.',
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["devices"]} device(s), '
-      f'{results["cores"]} host core(s); torch runs on the host.',
+      f'{results["cores"]} host core(s).',
       f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
       '',
       reporting.table(
-          ['part', 'ms', 'share', '/ torch', 'first call s'], lines
+          ['part', 'ms', 'share', *(f'/ {x}' for x in names), 'first call s'],
+          lines,
       ),
       '',
       _NOTES,
+      *([_PEER_NOTES] if names else []),
   ])
 
 
-def command() -> None:
-  """Times the train step and its parts."""
+def command(peers: Mapping[str, Peer] | None = None) -> None:
+  """Times the train step and its parts.
+
+  Args:
+    peers: other libraries to run where installed, by the names of packages.
+  """
   if options.ONE_CORE.value:
     harness.pin_to_one_core()
   options.check()
   networks = steps.read_networks(default=['resnet18', 'resnet50'])
   for flag in (steps.BATCH, _LOSS_BATCH):
     steps.check_batch(flag)
-  with_torch = _TORCH.value and importlib.util.find_spec('torch') is not None
-  if _TORCH.value and not with_torch:
-    output.say('not installed: torch')
+  found = {}
+  for name, make_step in (peers or {}).items():
+    if importlib.util.find_spec(name) is None:
+      output.say(f'not installed: {name}')
+    else:
+      found[name] = make_step
   results = {
       'command': 'train',
       **harness.environment(),
@@ -212,7 +219,7 @@ def command() -> None:
       'rows': [],
   }
   for network in networks:
-    results['rows'] += measure(network, with_torch)
+    results['rows'] += measure(network, found)
     if options.JSON.value:
       reporting.write_json(options.JSON.value, results)
   print(report(results))

@@ -15,13 +15,12 @@ from hcl_jax.bench import loss
 from tests.support import commands
 from tests.support import forks
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
 
 # A contestant that fits no device, beside one that does.
 _TOO_LARGE = """
-from hcl_jax import command
 from hcl_jax.bench import __main__
+from hcl_jax.bench import cli
 from hcl_jax.bench import harness
 from hcl_jax.bench import loss
 
@@ -32,7 +31,7 @@ loss.own_contestants = lambda: [
     harness.Contestant('too large', fail, lambda z1, z2: (z1, z2)),
     loss.three_matmuls('three matmuls'),
 ]
-command.run("hcl_jax.bench", __main__.main)
+cli.run("hcl_jax.bench", __main__.BENCHES)
 """
 
 
@@ -123,7 +122,7 @@ class BenchLossTest(parameterized.TestCase):
     ticks = itertools.count(0.0, 1000.0)
     rows = harness.measure(
         loss.own_contestants()[:1], 8, dim=4, rounds=1, limit=2**30,
-        clock=lambda: next(ticks), references=(),
+        clock=lambda: next(ticks),
     )  # fmt: skip
     self.assertEqual(rows[0]['compile_seconds'], 1000)
 

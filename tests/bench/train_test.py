@@ -17,7 +17,7 @@ class BenchTrainTest(parameterized.TestCase):
       path = pathlib.Path(directory) / 'train.json'
       done = commands.run(
           'bench', 'train', '--networks=small', '--step_batch=4',
-          '--loss_batch=8', '--rounds=2', '--notorch', '--plain_convolutions',
+          '--loss_batch=8', '--rounds=2', '--plain_convolutions',
           f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)

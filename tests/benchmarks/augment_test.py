@@ -17,7 +17,6 @@ from hcl_jax import augment
 from tests.support import commands
 from tests.support import forks
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _WITHOUT_PILLOW = """
 import importlib.util
 import sys
@@ -25,9 +24,9 @@ find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *args: (
     None if name in ('PIL', 'sklearn') else find_spec(name, *args)
 )
-from hcl_jax import command
 from benchmarks import __main__
-command.run("benchmarks", __main__.main)
+from hcl_jax.bench import cli
+cli.run("benchmarks", __main__.BENCHES)
 """
 
 

@@ -17,8 +17,6 @@ from benchmarks import scale
 import hcl_jax
 from tests.support import commands
 
-_ROOT = pathlib.Path(__file__).parent.parent
-
 
 def _count(function, *shapes):
   arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
