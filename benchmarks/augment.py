@@ -3,7 +3,7 @@
 
   python -m benchmarks augment --one_core --json=/tmp/augment.json
 
-Both turn a batch of bytes into normalised 32x32 floats with the parameters of
+Both turn a batch of bytes into normalized 32x32 floats with the parameters of
 the paper's released code, with the blur and without it.
 """
 
@@ -35,14 +35,14 @@ _SIDES = flags.DEFINE_list(
 )
 _NOTES = """\
 x Pillow: images per second over those of Pillow with the same blur and side,
-median over rounds. Pillow runs on one core and rounds to bytes between
+median over repetitions. Pillow runs on one core and rounds to bytes between
 operations. MiB: temporary memory in XLA's plan, beside inputs and outputs.\
 """
 
 
 @dataclasses.dataclass
 class Run:
-  """A contestant at one side with or without blur, and its times so far."""
+  """A candidate at one side with or without blur, with its times so far."""
 
   name: str
   side: int
@@ -54,7 +54,7 @@ class Run:
 
 
 def pictures(count: int, side: int) -> np.ndarray:
-  """Crops of scikit-learn's photographs if it is installed, or smooth noise."""
+  """Returns crops of scikit-learn's photographs, or smooth noise without it."""
   rng = np.random.default_rng(0)
   if importlib.util.find_spec('sklearn') is None:
     coarse = rng.random((count, 4, 4, 3), dtype=np.float32)
@@ -72,7 +72,7 @@ def pictures(count: int, side: int) -> np.ndarray:
 
 
 def own_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
-  """The library, compiled as it is within a train step."""
+  """Returns hcl_jax, compiled as it is within a train step."""
   keys = jax.random.split(jax.random.key(0), len(images))
   arrays = keys, jnp.asarray(images)
   _, clock = harness.choose_clock()
@@ -92,7 +92,7 @@ def own_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
 
 
 def pillow_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
-  """The same with Pillow."""
+  """Returns the same with Pillow."""
   from benchmarks import pillow_augment
 
   rng = random.Random(0)
@@ -105,7 +105,7 @@ def pillow_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
 
 
 def prepare(count: int, sides: list[int], with_pillow: bool) -> list[Run]:
-  """Compiles and warms up everybody."""
+  """Compiles all candidates and calls each once."""
   runs = []
   for side in sides:
     images = pictures(count, side)
@@ -120,7 +120,7 @@ def prepare(count: int, sides: list[int], with_pillow: bool) -> list[Run]:
 
 
 def row(run: Run, runs: list[Run], count: int) -> dict[str, Any]:
-  """What the table and the JSON say of a run."""
+  """Returns the measurements of a run for the table and the JSON."""
   peers = [
       x for x in runs
       if (x.name, x.side, x.blur) == ('Pillow', run.side, run.blur)
@@ -132,14 +132,14 @@ def row(run: Run, runs: list[Run], count: int) -> dict[str, Any]:
       'blur': run.blur,
       'images_per_second': count / statistics.median(run.seconds),
       'times_pillow': harness.paired_ratio(peer_seconds, run.seconds),
-      'round_ms': [1e3 * x for x in run.seconds],
+      'repetition_ms': [1e3 * x for x in run.seconds],
       'compile_seconds': run.compile_seconds,
       'temp_bytes': run.temp_bytes,
   }
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the table, how to read it."""
+  """Returns the text: what ran where, the table, how to read it."""
   lines = [
       [
           r['name'],
@@ -152,12 +152,12 @@ def report(results: dict[str, Any]) -> str:
       ]
       for r in results['rows']
   ]
-  header = ['contestant', 'from', 'blur', 'images/s', 'x Pillow', 'compile s']
+  header = ['candidate', 'from', 'blur', 'images/s', 'x Pillow', 'compile s']
   return '\n'.join([
       f'Augmentation of {results["images"]} images to 32x32 floats.',
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["cores"]} host core(s).',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table([*header, 'MiB'], lines),
       '',
@@ -183,12 +183,12 @@ def command() -> None:
   if not with_pillow:
     output.say('not installed: Pillow (pip install pillow)')
   runs = prepare(_IMAGES.value, sides, with_pillow)
-  harness.time_rounds(runs, options.ROUNDS.value, clock)
+  harness.time_all(runs, options.REPETITIONS.value, clock)
   results = {
       'command': 'augment',
       **harness.environment(),
       'images': _IMAGES.value,
-      'rounds': options.ROUNDS.value,
+      'repetitions': options.REPETITIONS.value,
       'rows': [row(run, runs, _IMAGES.value) for run in runs],
   }
   if options.JSON.value:

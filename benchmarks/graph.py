@@ -30,13 +30,13 @@ from hcl_jax.graphs import data as graph_data
 from hcl_jax.graphs import experiment as graph_experiment
 from hcl_jax.training import step as step_lib
 
-_GRAPHS = flags.DEFINE_integer('epoch_graphs', 188, 'Random graphs.')
-_GRAPH_BATCH = flags.DEFINE_integer('graph_batch', 128, 'Graphs of a batch.')
+_GRAPHS = flags.DEFINE_integer('epoch_graphs', 188, 'Number of random graphs.')
+_GRAPH_BATCH = flags.DEFINE_integer('graph_batch', 128, 'Graphs per batch.')
 _NODES = (10, 26)  # of a graph, MUTAG's 18 in the mean
 _LABELS = 7
 _NOTES = """\
 An epoch is a step on each batch, data to updated weights. '/ torch' is the
-median over rounds of its time over torch's.\
+median over repetitions of its time over torch's.\
 """
 
 
@@ -131,13 +131,13 @@ def measure(
     graphs: graph_data.Graphs,
     with_torch: bool,
 ) -> list[dict[str, Any]]:
-  """One row for each contestant."""
+  """One row for each candidate."""
   runs = [harness.timed('hcl_jax', make_epoch(experiment))]
   if with_torch:
     epoch = torch_epoch(experiment.config, graphs)
     runs.append(harness.timed('torch', epoch))
   _, clock = harness.choose_clock()
-  harness.time_rounds(runs, options.ROUNDS.value, clock)
+  harness.time_all(runs, options.REPETITIONS.value, clock)
   torch_seconds = runs[-1].seconds if with_torch else []
   return [
       {
@@ -145,7 +145,7 @@ def measure(
           'ms': 1e3 * statistics.median(run.seconds),
           'to_torch': harness.paired_ratio(run.seconds, torch_seconds),
           'first_seconds': run.first_seconds,
-          'round_ms': [1e3 * x for x in run.seconds],
+          'repetition_ms': [1e3 * x for x in run.seconds],
       }
       for run in runs
   ]
@@ -160,7 +160,7 @@ def report(results: dict[str, Any]) -> str:
           reporting.number(r['to_torch'], 3),
           reporting.number(r['first_seconds'], 1),
       ]
-      for r in results['contestants']
+      for r in results['candidates']
   ]
   return '\n'.join([
       f'An epoch of InfoGraph on {results["graphs"]} {results["kind"]} graphs '
@@ -169,7 +169,7 @@ def report(results: dict[str, Any]) -> str:
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["cores"]} host core(s); torch '
       'runs on the host.',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table(['epoch', 'ms', '/ torch', 'first call s'], lines),
       '',
@@ -178,7 +178,7 @@ def report(results: dict[str, Any]) -> str:
 
 
 def command() -> None:
-  """Times an epoch on graphs."""
+  """Times an epoch of training on graphs, beside torch's."""
   if options.ONE_CORE.value:
     harness.pin_to_one_core()
   options.check()
@@ -198,8 +198,8 @@ def command() -> None:
       'nodes': len(graphs.nodes),
       'rows': int(sum(np.sum(x.node_counts > 0) for x in experiment.epoch)),
       'batch': _GRAPH_BATCH.value,
-      'rounds': options.ROUNDS.value,
-      'contestants': measure(experiment, graphs, with_torch),
+      'repetitions': options.REPETITIONS.value,
+      'candidates': measure(experiment, graphs, with_torch),
   }
   print(report(results))
   if options.JSON.value:

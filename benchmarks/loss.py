@@ -20,7 +20,7 @@ from hcl_jax.bench import peers
 _TEMPERATURE = peers.TEMPERATURE
 
 
-def torch_hard() -> harness.Contestant:
+def torch_hard() -> harness.Candidate:
   """Returns the hard loss in torch, by the formula of the released code."""
   import torch
 
@@ -43,7 +43,7 @@ def torch_hard() -> harness.Contestant:
   return _torch_candidate('torch hard', loss, is_reference=True)
 
 
-def lightly_ntxent() -> harness.Contestant:
+def lightly_ntxent() -> harness.Candidate:
   """Returns lightly's standard loss."""
   from lightly import loss
 
@@ -54,7 +54,7 @@ def lightly_ntxent() -> harness.Contestant:
 
 def _torch_candidate(
     name: str, loss: Callable[..., Any], is_reference: bool = False
-) -> harness.Contestant:
+) -> harness.Candidate:
   """Runs a loss on the CPU, with a thread for each core of the process."""
   import torch
 
@@ -70,7 +70,7 @@ def _torch_candidate(
     )
 
   # Measured for torch_hard: 26 to 36 bytes per entry.
-  return harness.Contestant(
+  return harness.Candidate(
       name,
       function,
       inputs,

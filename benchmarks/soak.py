@@ -35,19 +35,19 @@ from hcl_jax.runs import metrics as metrics_lib
 
 _CONFIG = flags.DEFINE_string(
     'soak_config', 'configs/digits.py:hard',
-    'What to train, as configs/NAME.py[:VARIANT]; on images.',
+    'Configuration to train, configs/NAME.py[:VARIANT], on images.',
 )  # fmt: skip
 _WORKDIR = flags.DEFINE_string(
     'soak_workdir', '',
-    'Directory of the run, not there yet or empty; by default a temporary one.',
+    'Directory of the run, new or empty; by default a temporary one.',
 )  # fmt: skip
 command_lib.local('soak_workdir')
-_STEPS = flags.DEFINE_integer('soak_steps', 5000, 'Length of the run.')
+_STEPS = flags.DEFINE_integer('soak_steps', 5000, 'Steps of the run.')
 _EVERY = flags.DEFINE_integer(
     'soak_every_epochs', 2, 'Epochs between checkpoints and evaluations.'
 )
 _SAMPLE_SECONDS = flags.DEFINE_float(
-    'soak_sample_seconds', 1.0, 'Least time between samples.'
+    'soak_sample_seconds', 1.0, 'Least seconds between samples.'
 )
 _LINES = 500  # of metrics, in a run: a sample is taken when one is written
 _POLL_SECONDS = 0.02
@@ -221,7 +221,7 @@ def _is_free(path):
 
 
 def command() -> None:
-  """Trains for long, and samples the process."""
+  """Trains for long and reports whether memory and speed stay the same."""
   if options.ONE_CORE.value:
     harness.pin_to_one_core()
   check_flags()

@@ -268,7 +268,7 @@ def read_betas() -> list[float]:
 
 
 def command() -> None:
-  """Times a sweep and single runs."""
+  """Times a sweep on graphs beside the same runs one by one."""
   if options.ONE_CORE.value:
     harness.pin_to_one_core()
   options.check()

@@ -29,9 +29,9 @@ from hcl_jax.models import packed_text as sentences
 from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 
-_BATCH = flags.DEFINE_integer('text_batch', 400, 'Sentences of a batch.')
-_DIM = flags.DEFINE_integer('text_dim', 1200, 'Of an embedding, even.')
-_WORD_DIM = flags.DEFINE_integer('word_dim', 620, 'Of the vector of a word.')
+_BATCH = flags.DEFINE_integer('text_batch', 400, 'Sentences per batch.')
+_DIM = flags.DEFINE_integer('text_dim', 1200, 'Width of an embedding, even.')
+_WORD_DIM = flags.DEFINE_integer('word_dim', 620, 'Width of a word vector.')
 _WORDS = 20_000
 _MAX_LENGTH = 50
 _NOTES = """\
@@ -40,7 +40,7 @@ directions, and differentiate by all parameters. Tokens are words of sentences,
 without padding. hcl_jax lays sentences into lanes, which is timed too; torch
 packs them (pack_padded_sequence), or reads the padding. Its GRU has its reset
 gate behind the product, which takes as many operations. '/ packed' and
-'/ padded' are medians over rounds of the time over torch's.\
+'/ padded' are medians over repetitions of the time over torch's.\
 """
 
 
@@ -106,7 +106,7 @@ def measure(
     encoders: gru.SentenceEncoders,
     with_torch: bool,
 ) -> list[dict[str, Any]]:
-  """One row for each contestant."""
+  """One row for each candidate."""
   runs = {'hcl_jax': harness.timed('hcl_jax', make_step(rows, encoders))}
   for way in ('packed', 'padded') if with_torch else ():
     from benchmarks import torch_gru
@@ -121,7 +121,7 @@ def measure(
     )
     runs[way] = harness.timed(f'torch {way}', step)
   _, clock = harness.choose_clock()
-  harness.time_rounds(list(runs.values()), options.ROUNDS.value, clock)
+  harness.time_all(list(runs.values()), options.REPETITIONS.value, clock)
   count = int(rows['length'].sum())
 
   def ratio(run, way):
@@ -136,7 +136,7 @@ def measure(
           'to_packed': ratio(run, 'packed'),
           'to_padded': ratio(run, 'padded'),
           'first_seconds': run.first_seconds,
-          'round_ms': [1e3 * x for x in run.seconds],
+          'repetition_ms': [1e3 * x for x in run.seconds],
       }
       for run in runs.values()
   ]
@@ -154,7 +154,7 @@ def report(results: dict[str, Any]) -> str:
           reporting.number(r['to_padded'], 3),
           reporting.number(r['first_seconds'], 1),
       ]
-      for r in results['contestants']
+      for r in results['candidates']
   ]
   places, lanes = results['lanes']
   return '\n'.join([
@@ -165,7 +165,7 @@ def report(results: dict[str, Any]) -> str:
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["cores"]} host core(s); torch '
       'runs on the host.',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table(header, lines),
       '',
@@ -174,7 +174,7 @@ def report(results: dict[str, Any]) -> str:
 
 
 def command() -> None:
-  """Times the encoders of sentences."""
+  """Times the sentence encoders, forwards and backwards, beside torch's."""
   if options.ONE_CORE.value:
     harness.pin_to_one_core()
   options.check()
@@ -205,8 +205,8 @@ def command() -> None:
       'tokens': int(rows['length'].sum()),
       'lanes': batch.places.shape,
       'words': len(batch.words),
-      'rounds': options.ROUNDS.value,
-      'contestants': measure(rows, encoders, with_torch),
+      'repetitions': options.REPETITIONS.value,
+      'candidates': measure(rows, encoders, with_torch),
   }
   print(report(results))
   if options.JSON.value:

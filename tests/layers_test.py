@@ -84,6 +84,16 @@ class LayersTest(parameterized.TestCase):
         )
         self.assertTrue(allowed, f'{path.name} imports {module}')
 
+  def test_the_package_needs_neither_benchmarks_nor_torch(self):
+    for folder, barred in (
+        (_ROOT, {'benchmarks', 'tests', 'torch', 'lightly'}),
+        (_BENCHMARKS, {'tests'}),
+    ):
+      self.assertNotEmpty(_sources(folder))
+      for path in _sources(folder):
+        tops = {module.split('.')[0] for module in _imports(path)}
+        self.assertEmpty(tops & barred, path)
+
   def test_the_engine_names_no_domain(self):
     words = {'image', 'graph', 'sentence', 'simclr', 'moco', 'infograph',
              'quick_thoughts'}  # fmt: skip

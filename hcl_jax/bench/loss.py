@@ -37,12 +37,12 @@ _PEERS = flags.DEFINE_list(
 _MAX_DENSE_GIB = flags.DEFINE_float(
     'max_dense_gib',
     4.0,
-    'What holds the whole similarity matrix is not run where it would need '
+    'Skip candidates that hold the whole similarity matrix where they need '
     'more than this.',
 )
 
 _NOTES = """\
-B pairs are 2B rows. '/ x' is the median over rounds of a row's time over x's.
+B pairs are 2B rows. '/ x' is a row's time over x's, median over repetitions.
 The three matmuls, z z' and W z + W' z, are what a dense form must compute, and
 no lower bound: z z' is symmetric. beta is traced, so it costs no compilation.\
 """
@@ -55,13 +55,13 @@ def simclr(
     tau_plus: float,
     dense: bool = False,
     is_reference: bool = False,
-) -> harness.Contestant:
-  """The library's loss, with the block size of its choice unless dense."""
+) -> harness.Candidate:
+  """Returns hcl_jax's loss, with the block size that it chooses, or dense."""
 
   def inputs(z1, z2):
     return z1, z2, jnp.float32(beta), jnp.float32(tau_plus)
 
-  return harness.Contestant(
+  return harness.Candidate(
       name,
       _dense_grad if dense else _simclr_grad,
       inputs,
@@ -88,8 +88,8 @@ def _simclr_grad(z1, z2, beta, tau_plus, block_size=None):
   return jax.value_and_grad(mean, argnums=(0, 1))(z1, z2)
 
 
-def three_matmuls(name: str) -> harness.Contestant:
-  """The similarities, and both products with a given cotangent of them."""
+def three_matmuls(name: str) -> harness.Candidate:
+  """Returns the similarities and their two products with a cotangent."""
   product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
   def function(z, w):
@@ -99,12 +99,12 @@ def three_matmuls(name: str) -> harness.Contestant:
     n = 2 * z1.shape[0]
     return jnp.concatenate([z1, z2]), jnp.full((n, n), 1 / n, z1.dtype)
 
-  return harness.Contestant(
+  return harness.Candidate(
       name, function, inputs, harness.matrices(12), is_reference=True
   )
 
 
-def own_contestants() -> list[harness.Contestant]:
+def own_candidates() -> list[harness.Candidate]:
   beta, tau_plus = peers.BETA, peers.TAU_PLUS
   return [
       simclr('hard', beta=beta, tau_plus=tau_plus),
@@ -116,11 +116,11 @@ def own_contestants() -> list[harness.Contestant]:
 
 
 def time_table(rows: list[dict[str, Any]]) -> str:
-  """Milliseconds and ratios, a line for each contestant and batch size."""
+  """Returns milliseconds and ratios, a line for each candidate and size."""
   names = dict.fromkeys(
       name for r in rows for name, ratio in r['ratios'].items() if ratio
   )
-  header = ['contestant', 'B', 'ms', *(f'/ {x}' for x in names)]
+  header = ['candidate', 'B', 'ms', *(f'/ {x}' for x in names)]
   return reporting.table(
       [*header, 'compile s', 'loss'],
       [
@@ -140,33 +140,35 @@ def time_table(rows: list[dict[str, Any]]) -> str:
 
 
 def memory_table(rows: list[dict[str, Any]]) -> str:
-  """MiB, a line for each contestant and a column for each batch size."""
+  """Returns MiB, a line for each candidate and a column for each size."""
   by_name = {}
   for r in rows:
     used = None if r['temp_bytes'] is None else r['temp_bytes'] / 2**20
     by_name.setdefault(r['name'], []).append(reporting.number(used, 1))
   batches = dict.fromkeys(r['batch'] for r in rows)
   return reporting.table(
-      ['contestant', *(f'B={batch}' for batch in batches)],
+      ['candidate', *(f'B={batch}' for batch in batches)],
       [[name, *cells] for name, cells in by_name.items()],
   )
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, both tables, how to read them."""
+  """Returns the text: what ran where, both tables, how to read them."""
   timed = [r for r in results['rows'] if r['status'] != 'not run']
-  knobs = ', '.join(f'{k} {v:g}' for k, v in results['knobs'].items())
+  values = ', '.join(
+      f'{k} {v:g}' for k, v in results['hyperparameters'].items()
+  )
   device = ', '.join(
       f'{name} {value / 2**30:.2f} GiB'
       for name, value in results['device_memory'].items()
   )
   hosted = dict.fromkeys(r['name'] for r in results['rows'] if r['on_host'])
   return '\n'.join([
-      f'Loss forward and backward, float32, dim {results["dim"]}, {knobs}.',
+      f'Loss forward and backward, float32, dim {results["dim"]}, {values}.',
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["cores"]} host core(s)'
       + (f', which run {" and ".join(hosted)}.' if hosted else '.'),
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       time_table(timed),
       '',
@@ -180,7 +182,7 @@ def report(results: dict[str, Any]) -> str:
 
 
 def read_work(known_peers: Mapping[str, Any]) -> list[tuple[int, int]]:
-  """Checks all flags; returns each batch size with its number of rounds."""
+  """Checks all flags; returns batch sizes with numbers of repetitions."""
   timed = options.read_sizes(_BATCH_SIZES)
   compiled = options.read_sizes(_MEMORY_ONLY_SIZES)
   if not timed and not compiled:
@@ -196,7 +198,7 @@ def read_work(known_peers: Mapping[str, Any]) -> list[tuple[int, int]]:
       raise command_lib.UsageError(
           f'--peers must be among {known}; got {name!r}.'
       )
-  work = [(batch, options.ROUNDS.value) for batch in timed]
+  work = [(batch, options.REPETITIONS.value) for batch in timed]
   return work + [(batch, 0) for batch in compiled if batch not in timed]
 
 
@@ -218,20 +220,20 @@ def command(known_peers: Mapping[str, peers.Peer] = peers.PEERS) -> None:
       'command': 'loss',
       **harness.environment(),
       'dim': _DIM.value,
-      'rounds': options.ROUNDS.value,
-      'knobs': {
+      'repetitions': options.REPETITIONS.value,
+      'hyperparameters': {
           'temperature': peers.TEMPERATURE,
           'beta': peers.BETA,
           'tau_plus': peers.TAU_PLUS,
       },
       'rows': [],
   }
-  for batch, rounds in work:
+  for batch, repetitions in work:
     results['rows'] += harness.measure(
-        [*own_contestants(), *others],
+        [*own_candidates(), *others],
         batch,
         dim=_DIM.value,
-        rounds=rounds,
+        repetitions=repetitions,
         limit=_MAX_DENSE_GIB.value * 2**30,
         clock=clock,
     )

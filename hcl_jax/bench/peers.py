@@ -14,10 +14,10 @@ from hcl_jax.bench import harness
 TEMPERATURE, BETA, TAU_PLUS = 0.5, 1.0, 0.1
 
 # Makes the candidate of a library, which it imports.
-Peer = Callable[[], harness.Contestant]
+Peer = Callable[[], harness.Candidate]
 
 
-def optax_ntxent() -> harness.Contestant:
+def optax_ntxent() -> harness.Candidate:
   """Returns optax's standard loss, which broadcasts to ``[2B, 2B, dim]``."""
   import optax
 
@@ -34,7 +34,7 @@ def optax_ntxent() -> harness.Contestant:
   def need(batch, dim):
     return 12 * (2 * batch) ** 2 * dim
 
-  return harness.Contestant('optax ntxent', function, inputs, need)
+  return harness.Candidate('optax ntxent', function, inputs, need)
 
 
 PEERS: dict[str, Peer] = {'optax': optax_ntxent}
@@ -42,7 +42,7 @@ PEERS: dict[str, Peer] = {'optax': optax_ntxent}
 
 def find(
     names: Sequence[str], peers: Mapping[str, Peer]
-) -> tuple[list[harness.Contestant], list[str]]:
+) -> tuple[list[harness.Candidate], list[str]]:
   """Makes the candidates of libraries that are installed.
 
   Args:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The train step of an image encoder on random images, for benches to take."""
+"""Builds the train step of an image encoder on random images."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,13 +24,13 @@ from hcl_jax.training import task as task_lib
 
 NETWORKS = flags.DEFINE_list(
     'networks', [],
-    'Of resnet10, resnet18, resnet50 and small; by default, resnet18 and '
-    'resnet50 in train and resnet18 in checkpoint.',
+    'Encoders, of resnet10, resnet18, resnet50 and small; by default resnet18 '
+    'and, in train, resnet50.',
 )  # fmt: skip
 BATCH = flags.DEFINE_integer('step_batch', 64, 'Images per step.')
 STEM = flags.DEFINE_enum(
     'stem', 'cifar', ('cifar', 'strided'),
-    'Of ResNets: a first convolution of stride 1, or of stride 2.',
+    'First convolution of ResNets: of stride 1 (cifar) or 2 (strided).',
 )  # fmt: skip
 _KNOWN = ('resnet10', 'resnet18', 'resnet50', 'small')
 _IMAGES = 4096  # random bytes: what they show does not matter here

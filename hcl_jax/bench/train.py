@@ -35,7 +35,7 @@ _LOSS_BATCH = flags.DEFINE_integer(
 )
 _PLAIN = flags.DEFINE_bool(
     'plain_convolutions', False,
-    'Time the step with no convolution turned into a product, too.',
+    'Also time the step with no convolution turned into a matrix product.',
 )  # fmt: skip
 _NOTES = """\
 'share' is a part's time over the step's; the loss is timed at its own batch, so
@@ -43,8 +43,8 @@ its share is of as many steps as make up that batch (a convolutional step costs
 the same per image). 'step on views' leaves the augmentation out.\
 """
 _PEER_NOTES = """\
-So do the steps of other libraries, which run on the host: '/ x' is the median
-over rounds of the time of 'step on views' over x's.\
+So do the steps of other libraries, which run on the host: '/ x' is the time of
+'step on views' over x's, median over repetitions.\
 """
 
 
@@ -66,7 +66,7 @@ class Parts:
     self._loss_batch = loss_batch
 
   def runs(self) -> list[harness.Timed]:
-    """All contestants, the step first."""
+    """Returns all candidates, the step first."""
     runs = [
         harness.timed(f'{self.network} step', self._step(self._task)),
         harness.timed(f'{self.network} step on views', self._step_on_views()),
@@ -131,7 +131,7 @@ Peer = Callable[[Parts], Callable[[], Any] | None]
 
 
 def measure(network: str, peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
-  """One row for each contestant of a network."""
+  """Returns one row for each candidate of a network."""
   batch, loss_batch = steps.BATCH.value, _LOSS_BATCH.value
   parts = Parts(network, batch, loss_batch)
   runs, others = parts.runs(), {}
@@ -139,7 +139,7 @@ def measure(network: str, peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
     if (step := make_step(parts)) is not None:
       others[name] = harness.timed(f'{network} {name}', step)
   _, clock = harness.choose_clock()
-  harness.time_rounds([*runs, *others.values()], options.ROUNDS.value, clock)
+  harness.time_all([*runs, *others.values()], options.REPETITIONS.value, clock)
   step, on_views = runs[0].seconds, runs[1].seconds
   rows = []
   for run in [*runs, *others.values()]:
@@ -156,7 +156,7 @@ def measure(network: str, peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
             if run.seconds is on_views
         },
         'first_seconds': run.first_seconds,
-        'round_ms': [1e3 * x for x in run.seconds],
+        'repetition_ms': [1e3 * x for x in run.seconds],
     })
   return rows
 
@@ -180,7 +180,7 @@ def report(results: dict[str, Any]) -> str:
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["devices"]} device(s), '
       f'{results["cores"]} host core(s).',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table(
           ['part', 'ms', 'share', *(f'/ {x}' for x in names), 'first call s'],
@@ -215,7 +215,7 @@ def command(peers: Mapping[str, Peer] | None = None) -> None:
       **harness.environment(),
       'batch': steps.BATCH.value,
       'loss_batch': _LOSS_BATCH.value,
-      'rounds': options.ROUNDS.value,
+      'repetitions': options.REPETITIONS.value,
       'rows': [],
   }
   for network in networks:

@@ -49,7 +49,10 @@ class BenchAugmentTest(parameterized.TestCase):
 
   def test_table_and_json(self):
     done = run(
-        '--augment_batch=4', '--sides=32', '--rounds=2', f'--json={self.json}'
+        '--augment_batch=4',
+        '--sides=32',
+        '--repetitions=2',
+        f'--json={self.json}',
     )
     self.assertEqual(done.status, 0, done.err)
     self.assertEqual(os.listdir(self.directory), [self.json.name])
@@ -60,7 +63,7 @@ class BenchAugmentTest(parameterized.TestCase):
     )
     for r in rows:
       self.assertEqual(done.out.count(f'\n{r["name"]}  '), 2)
-      self.assertLen(r['round_ms'], 2)
+      self.assertLen(r['repetition_ms'], 2)
       self.assertTrue(math.isfinite(r['images_per_second']))
       self.assertGreater(r['times_pillow'], 0)
       if r['name'] == 'Pillow':
@@ -73,7 +76,7 @@ class BenchAugmentTest(parameterized.TestCase):
     done = run(
         '--augment_batch=2',
         '--sides=8',
-        '--rounds=1',
+        '--repetitions=1',
         f'--json={self.json}',
         start=('-c', _WITHOUT_PILLOW),
     )
@@ -87,7 +90,7 @@ class BenchAugmentTest(parameterized.TestCase):
       (['--augment_batch=0'], '--augment_batch'),
       (['--sides=32,x'], '--sides'),
       (['--sides='], '--sides'),
-      (['--rounds=0'], '--rounds'),
+      (['--repetitions=0'], '--repetitions'),
   )
   def test_rejects_in_one_line(self, arguments, message):
     done = run(*arguments, f'--json={self.json}')

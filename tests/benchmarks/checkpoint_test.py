@@ -15,7 +15,7 @@ from tests.support import commands
 class PartsTest(parameterized.TestCase):
 
   def test_a_save_costs_what_windows_differ_by(self):
-    # The third round is slow with a save and without.
+    # The third repetition is slow with a save and without.
     found = checkpoint.costs(
         [10.0, 10.0, 90.0], [10.5, 10.4, 90.6], length=5, released=1000
     )
@@ -75,7 +75,7 @@ class BenchCheckpointTest(commands.CommandsTest):
     directory.mkdir()
     done = commands.run(
         'benchmarks', 'checkpoint', '--networks=small', '--step_batch=4',
-        '--rounds=2', '--window_steps=2', f'--checkpoint_dir={directory}',
+        '--repetitions=2', '--window_steps=2', f'--checkpoint_dir={directory}',
         f'--json={path}',
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
@@ -87,8 +87,8 @@ class BenchCheckpointTest(commands.CommandsTest):
     self.assertBetween(row['megabytes'], 6, 8)
     for clock in ('wall', 'cpu'):
       found = row[clock]
-      without = found['round_seconds_without']
-      pairs = zip(without, found['round_seconds_with'], strict=True)
+      without = found['repetition_seconds_without']
+      pairs = zip(without, found['repetition_seconds_with'], strict=True)
       self.assertAlmostEqual(
           found['save_seconds'], statistics.median(b - a for a, b in pairs)
       )

@@ -17,14 +17,14 @@ class BenchGraphTest(absltest.TestCase):
       path = pathlib.Path(directory) / 'graph.json'
       done = commands.run(
           'benchmarks', 'graph', '--epoch_graphs=12', '--graph_batch=6',
-          '--rounds=1', f'--json={path}',
+          '--repetitions=1', f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)
       results = json.loads(path.read_text())
     self.assertIn('12 random graphs', done.out)
     self.assertEqual(results['kind'], 'random')
     self.assertLessEqual(results['rows'], results['nodes'])
-    ours = results['contestants'][0]
+    ours = results['candidates'][0]
     self.assertEqual(ours['name'], 'hcl_jax')
     self.assertGreater(ours['ms'], 0)
 

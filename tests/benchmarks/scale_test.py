@@ -56,7 +56,7 @@ class ProgramTest(parameterized.TestCase):
           lambda x: jnp.sum(x) < 9, lambda x: jnp.tanh(x @ x), x
       )
 
-    with self.assertRaisesRegex(ValueError, 'no known number of rounds'):
+    with self.assertRaisesRegex(ValueError, 'no known trip count'):
       _count(until, (40, 40))
 
   def test_the_larger_branch_counts(self):

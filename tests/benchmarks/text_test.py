@@ -17,7 +17,7 @@ class BenchTextTest(absltest.TestCase):
       path = pathlib.Path(directory) / 'text.json'
       done = commands.run(
           'benchmarks', 'text', '--text_batch=6', '--text_dim=4',
-          '--word_dim=3', '--rounds=1', f'--json={path}',
+          '--word_dim=3', '--repetitions=1', f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)
       results = json.loads(path.read_text())
@@ -25,7 +25,7 @@ class BenchTextTest(absltest.TestCase):
     places, lanes = results['lanes']
     self.assertEqual(places, 50)
     self.assertGreaterEqual(places * lanes, results['tokens'])
-    ours = results['contestants'][0]
+    ours = results['candidates'][0]
     self.assertEqual(ours['name'], 'hcl_jax')
     self.assertAlmostEqual(
         ours['tokens_per_second'] * ours['ms'] / 1e3, results['tokens'],
