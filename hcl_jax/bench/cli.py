@@ -64,7 +64,8 @@ def _describe_flag(flag: flags.Flag) -> str:
   name = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
   text = f'{name}: {flag.help}'
   if flag.default not in (None, '', []):
-    text += f' (default: {flag.default_as_str})'
+    default = flag.default_as_str.strip("'")
+    text += f' (default: {default})'
   return textwrap.fill(
       text, _COLUMNS, initial_indent='  ', subsequent_indent=6 * ' '
   )

@@ -32,7 +32,8 @@ _DIM = flags.DEFINE_integer('dim', 128, 'Width of the embeddings.')
 _PEERS = flags.DEFINE_list(
     'peers',
     None,
-    'Other libraries to run where installed; all by default, empty for none.',
+    'Other libraries to run where installed, such as optax; by default all, '
+    'and none if empty.',
 )
 _MAX_DENSE_GIB = flags.DEFINE_float(
     'max_dense_gib',

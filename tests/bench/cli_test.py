@@ -48,8 +48,8 @@ class HelpTest(parameterized.TestCase):
     for name in ('checkpoint', 'train'):
       self.assertIn('  --networks: ', sections[name])
     self.assertNotIn('--networks', sections['loss'])
-    self.assertIn("--dim: Width of the embeddings. (default: '128')",
-                  sections['loss'])  # fmt: skip
+    line = '  --dim: Width of the embeddings. (default: 128)\n'
+    self.assertIn(line, sections['loss'])
     self.assertIn('  --[no]one_core: ', sections['Shared flags'])
 
   @parameterized.parameters('bench', 'benchmarks')

@@ -48,6 +48,7 @@ def numpy_peer():
   )
 
 def command():
+  'Times peers.'
   loss.command({'numpy': numpy_peer, 'no_such_package': numpy_peer})
 
 cli.run('peers', {'loss': cli.Bench(command, ())})

@@ -21,6 +21,7 @@ def make_step(parts):
   return first.sum
 
 def command():
+  'Times peers.'
   peers = {'numpy': make_step, 'jax': lambda parts: None, 'no_such': make_step}
   train.command(peers)
 
