@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report shows of a run on sentences."""
+"""Shows a run on sentences: embeddings and negatives."""
 
 import numpy as np
 
 from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import evaluate as sentence_readout
-from hcl_jax.sentences import experiment as sentence_experiment
+from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
 
 
 def sample(
-    experiment: sentence_experiment.SentenceExperiment,
-    state: state_lib.TrainState,
+    experiment: experiment_lib.Experiment, state: state_lib.TrainState
 ) -> sample_lib.Sample:
-  """A batch of the validation text; every second pair of neighbours is one."""
-  config, text = experiment.config, experiment.validation
+  """Takes a batch of the validation text; labels join pairs of neighbors."""
+  config, text = experiment.config, experiment.data.validation
   batch = sentence_batches.SentenceBatches(
       text,
       seed=0,
@@ -25,7 +24,7 @@ def sample(
       lengths=sentence_readout.lengths(config.data.max_length),
   ).batch(0)
   index, segment = batch['index'], batch['segment']
-  packed = sentences_lib.pack(**batch)._asdict()
+  packed = sentences_lib.pack(**batch)
   compared, embedded = (
       sample_lib.compiled(function, state)
       for function in (experiment.task.compared, experiment.task.features)
