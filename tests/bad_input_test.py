@@ -193,8 +193,6 @@ class FlagsTest(BadInputTest):
       ('prepare', '--dataset=x', '--arrays=arrays', '--data_dir=gs://bucket'),
       ('prepare', '--dataset=x', '--arrays=gs://bucket/arrays'),
       ('bench', 'loss', '--json=gs://bucket/x.json'),
-      ('bench', 'soak', '--soak_workdir=gs://bucket/run'),
-      ('bench', 'checkpoint', '--checkpoint_dir=gs://bucket/run'),
       ('train', *_TRAIN, '--config.data.dir=gs://bucket'),
   )
   def test_paths_that_are_not_local(self, *command):

@@ -16,8 +16,8 @@ class BenchTextTest(absltest.TestCase):
     with tempfile.TemporaryDirectory() as directory:
       path = pathlib.Path(directory) / 'text.json'
       done = commands.run(
-          'bench', 'text', '--text_batch=6', '--text_dim=4', '--word_dim=3',
-          '--rounds=1', f'--json={path}',
+          'benchmarks', 'text', '--text_batch=6', '--text_dim=4',
+          '--word_dim=3', '--repetitions=1', f'--json={path}',
       )  # fmt: skip
       self.assertEqual(done.status, 0, done.err)
       results = json.loads(path.read_text())
@@ -25,7 +25,7 @@ class BenchTextTest(absltest.TestCase):
     places, lanes = results['lanes']
     self.assertEqual(places, 50)
     self.assertGreaterEqual(places * lanes, results['tokens'])
-    ours = results['contestants'][0]
+    ours = results['candidates'][0]
     self.assertEqual(ours['name'], 'hcl_jax')
     self.assertAlmostEqual(
         ours['tokens_per_second'] * ours['ms'] / 1e3, results['tokens'],
@@ -33,6 +33,6 @@ class BenchTextTest(absltest.TestCase):
     )  # fmt: skip
 
   def test_refuses_what_cannot_be(self):
-    done = commands.run('bench', 'text', '--text_dim=5')
+    done = commands.run('benchmarks', 'text', '--text_dim=5')
     self.assertEqual(done.status, 2)
     self.assertIn('--text_dim must be even, got 5', done.err)

@@ -11,13 +11,12 @@ import tempfile
 from absl.testing import parameterized
 import numpy as np
 
+from benchmarks import augment as bench_augment
+from benchmarks import pillow_augment
 from hcl_jax import augment
-from hcl_jax.bench import augment as bench_augment
-from hcl_jax.bench import pillow_augment
 from tests.support import commands
 from tests.support import forks
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _WITHOUT_PILLOW = """
 import importlib.util
 import sys
@@ -25,13 +24,13 @@ find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *args: (
     None if name in ('PIL', 'sklearn') else find_spec(name, *args)
 )
-from hcl_jax import command
-from hcl_jax.bench import __main__
-command.run("hcl_jax.bench", __main__.main)
+from benchmarks import __main__
+from hcl_jax.bench import cli
+cli.run("benchmarks", __main__.BENCHES)
 """
 
 
-def run(*arguments: str, start: tuple[str, ...] = ('-m', 'hcl_jax.bench')):
+def run(*arguments: str, start: tuple[str, ...] = ('-m', 'benchmarks')):
   process = forks.start(
       *start, 'augment', *arguments, environment=commands.environment()
   )
@@ -50,7 +49,10 @@ class BenchAugmentTest(parameterized.TestCase):
 
   def test_table_and_json(self):
     done = run(
-        '--augment_batch=4', '--sides=32', '--rounds=2', f'--json={self.json}'
+        '--augment_batch=4',
+        '--sides=32',
+        '--repetitions=2',
+        f'--json={self.json}',
     )
     self.assertEqual(done.status, 0, done.err)
     self.assertEqual(os.listdir(self.directory), [self.json.name])
@@ -61,7 +63,7 @@ class BenchAugmentTest(parameterized.TestCase):
     )
     for r in rows:
       self.assertEqual(done.out.count(f'\n{r["name"]}  '), 2)
-      self.assertLen(r['round_ms'], 2)
+      self.assertLen(r['repetition_ms'], 2)
       self.assertTrue(math.isfinite(r['images_per_second']))
       self.assertGreater(r['times_pillow'], 0)
       if r['name'] == 'Pillow':
@@ -74,7 +76,7 @@ class BenchAugmentTest(parameterized.TestCase):
     done = run(
         '--augment_batch=2',
         '--sides=8',
-        '--rounds=1',
+        '--repetitions=1',
         f'--json={self.json}',
         start=('-c', _WITHOUT_PILLOW),
     )
@@ -88,7 +90,7 @@ class BenchAugmentTest(parameterized.TestCase):
       (['--augment_batch=0'], '--augment_batch'),
       (['--sides=32,x'], '--sides'),
       (['--sides='], '--sides'),
-      (['--rounds=0'], '--rounds'),
+      (['--repetitions=0'], '--repetitions'),
   )
   def test_rejects_in_one_line(self, arguments, message):
     done = run(*arguments, f'--json={self.json}')

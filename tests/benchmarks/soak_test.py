@@ -14,11 +14,11 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from benchmarks import runs
+from benchmarks import soak
+from benchmarks import trends
+from benchmarks import usage
 from hcl_jax import command
-from hcl_jax.bench import runs
-from hcl_jax.bench import soak
-from hcl_jax.bench import trends
-from hcl_jax.bench import usage
 from hcl_jax.runs import metrics
 from tests.support import commands
 
@@ -231,7 +231,7 @@ class BenchSoakTest(commands.CommandsTest):
     path = self.root / 'soak.json'
     workdir = self.root / 'run'
     done = commands.run(
-        'bench', 'soak', '--soak_steps=12', '--soak_every_epochs=1',
+        'benchmarks', 'soak', '--soak_steps=12', '--soak_every_epochs=1',
         '--soak_sample_seconds=0.01', f'--soak_workdir={workdir}',
         '--bench_dataset=digit_scenes/tiny', f'--bench_data_dir={self.root}',
         f'--json={path}',
@@ -261,7 +261,7 @@ class BenchSoakTest(commands.CommandsTest):
         '  made.optimizer.learning_rate = -1.0\n'
         '  return made\n'
     )
-    done = self.run_here('bench', 'soak', f'--soak_config={config}')
+    done = self.run_here('benchmarks', 'soak', f'--soak_config={config}')
     self.assertEqual(done.status, 2)
     self.assertRegex(
         done.err.strip().splitlines()[-1],
@@ -275,9 +275,10 @@ class BenchSoakTest(commands.CommandsTest):
       ('--soak_config=nowhere.py:hard', "there is no file 'nowhere.py'"),
       (f'--soak_workdir={pathlib.Path(__file__).parent}', 'must be an empty'),
       (f'--soak_workdir={__file__}', 'must be an empty directory'),
+      ('--soak_workdir=gs://bucket/run', 'must be a local path'),
   )
   def test_rejects_in_one_line(self, argument, message):
     done = self.run_here(
-        'bench', 'soak', f'--soak_config={__file__}', argument
+        'benchmarks', 'soak', f'--soak_config={__file__}', argument
     )
     self.check_refused(done, message)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times an epoch of training on graphs, beside torch's.
 
-  python -m hcl_jax.bench graph [--bench_dataset=MUTAG | --epoch_graphs=188]
+  python -m benchmarks graph [--bench_dataset=MUTAG | --epoch_graphs=188]
 
 Without a data set the graphs are random trees with a ring more, of the size of
 MUTAG's, in which fewer nodes are alike than in molecules. torch builds its
@@ -19,23 +19,24 @@ import joblib
 import ml_collections
 import numpy as np
 
+from benchmarks import data_flags
 from hcl_jax import command as command_lib
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
 from hcl_jax.graphs import experiment as graph_experiment
 from hcl_jax.runs import reporting
-from hcl_jax.training import step as step_lib
+from hcl_jax.training import experiment as experiment_lib
 
-_GRAPHS = flags.DEFINE_integer('epoch_graphs', 188, 'Random graphs.')
-_GRAPH_BATCH = flags.DEFINE_integer('graph_batch', 128, 'Graphs of a batch.')
+_GRAPHS = flags.DEFINE_integer('epoch_graphs', 188, 'Number of random graphs.')
+_GRAPH_BATCH = flags.DEFINE_integer('graph_batch', 128, 'Graphs per batch.')
 _NODES = (10, 26)  # of a graph, MUTAG's 18 in the mean
 _LABELS = 7
 _NOTES = """\
 An epoch is a step on each batch, data to updated weights. '/ torch' is the
-median over rounds of its time over torch's.\
+median over repetitions of its time over torch's.\
 """
 
 
@@ -73,7 +74,7 @@ def read_graphs(dataset: str) -> graph_data.Graphs:
   """Those of a prepared data set."""
   try:
     return graph_data.load_graphs(
-        dataset, data_dir=options.DATA_DIR.value or None
+        dataset, data_dir=data_flags.DATA_DIR.value or None
     )
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error
@@ -81,27 +82,26 @@ def read_graphs(dataset: str) -> graph_data.Graphs:
 
 def make_experiment(
     graphs: graph_data.Graphs, batch_size: int
-) -> graph_experiment.GraphExperiment:
-  """The released configuration on some graphs."""
+) -> experiment_lib.Experiment:
+  """Makes the released configuration on some graphs."""
   config = graph_config.infograph()
   config.loss.variant = 'released'
   config.data.batch_size = batch_size
-  coloured = graphs.coloured(config.model.num_layers)
-  epoch = graph_data.GraphBatches(coloured, seed=0, batch_size=batch_size)
-  return graph_experiment.assemble(config, coloured, epoch)
+  config.evaluate.protocols = ()  # Some graphs are too few for its folds.
+  return graph_experiment.from_graphs(config, graphs)
 
 
 def make_epoch(
-    experiment: graph_experiment.GraphExperiment,
+    experiment: experiment_lib.Experiment,
 ) -> Callable[[], Any]:
-  """A function that takes a step on each batch, as the loop does."""
-  take = experiment.make_step()
-  state = experiment.create_state()
+  """Makes a function that takes a step on each batch, as the loop does."""
+  init, take = experiment.programs()
+  state = init(experiment.hyperparameters)
 
   def epoch():
     nonlocal state
     for batch in experiment.batches(0, experiment.steps_per_epoch):
-      state, metrics = take(state, step_lib.split_rows(batch, 1))
+      state, metrics = take(experiment.hyperparameters, state, batch)
     return jax.block_until_ready(metrics)
 
   return epoch
@@ -111,7 +111,7 @@ def torch_epoch(
     config: ml_collections.ConfigDict, graphs: graph_data.Graphs
 ) -> Callable[[], Any]:
   """The same in torch, every node with a row of its own."""
-  from hcl_jax.bench import torch_infograph
+  from benchmarks import torch_infograph
 
   epoch = graph_data.GraphBatches(
       graphs, seed=0, batch_size=config.data.batch_size
@@ -126,25 +126,25 @@ def torch_epoch(
 
 
 def measure(
-    experiment: graph_experiment.GraphExperiment,
+    experiment: experiment_lib.Experiment,
     graphs: graph_data.Graphs,
     with_torch: bool,
 ) -> list[dict[str, Any]]:
-  """One row for each contestant."""
-  runs = [contest.timed('hcl_jax', make_epoch(experiment))]
+  """One row for each candidate."""
+  runs = [harness.timed('hcl_jax', make_epoch(experiment))]
   if with_torch:
     epoch = torch_epoch(experiment.config, graphs)
-    runs.append(contest.timed('torch', epoch))
-  _, clock = contest.choose_clock()
-  contest.time_rounds(runs, options.ROUNDS.value, clock)
+    runs.append(harness.timed('torch', epoch))
+  _, clock = harness.choose_clock()
+  harness.time_all(runs, options.REPETITIONS.value, clock)
   torch_seconds = runs[-1].seconds if with_torch else []
   return [
       {
           'name': run.name,
           'ms': 1e3 * statistics.median(run.seconds),
-          'to_torch': contest.paired_ratio(run.seconds, torch_seconds),
+          'to_torch': harness.paired_ratio(run.seconds, torch_seconds),
           'first_seconds': run.first_seconds,
-          'round_ms': [1e3 * x for x in run.seconds],
+          'repetition_ms': [1e3 * x for x in run.seconds],
       }
       for run in runs
   ]
@@ -159,7 +159,7 @@ def report(results: dict[str, Any]) -> str:
           reporting.number(r['to_torch'], 3),
           reporting.number(r['first_seconds'], 1),
       ]
-      for r in results['contestants']
+      for r in results['candidates']
   ]
   return '\n'.join([
       f'An epoch of InfoGraph on {results["graphs"]} {results["kind"]} graphs '
@@ -168,7 +168,7 @@ def report(results: dict[str, Any]) -> str:
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["cores"]} host core(s); torch '
       'runs on the host.',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table(['epoch', 'ms', '/ torch', 'first call s'], lines),
       '',
@@ -177,28 +177,30 @@ def report(results: dict[str, Any]) -> str:
 
 
 def command() -> None:
-  """Times an epoch on graphs."""
+  """Times an epoch of training on graphs, beside torch's."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   options.at_least(_GRAPHS, 2)
   options.at_least(_GRAPH_BATCH, 2)
   with_torch = importlib.util.find_spec('torch') is not None
   if not with_torch:
     output.say('not installed: torch')
-  dataset = options.DATASET.value
+  dataset = data_flags.DATASET.value
   graphs = read_graphs(dataset) if dataset else random_graphs(_GRAPHS.value)
   experiment = make_experiment(graphs, _GRAPH_BATCH.value)
   results = {
       'command': 'graph',
-      **contest.environment(),
+      **harness.environment(),
       'kind': dataset or 'random',
       'graphs': len(graphs),
       'nodes': len(graphs.nodes),
-      'rows': int(sum(np.sum(x.node_counts > 0) for x in experiment.epoch)),
+      'rows': int(
+          sum(np.sum(x.node_counts > 0) for x in experiment.data.epoch)
+      ),
       'batch': _GRAPH_BATCH.value,
-      'rounds': options.ROUNDS.value,
-      'contestants': measure(experiment, graphs, with_torch),
+      'repetitions': options.REPETITIONS.value,
+      'candidates': measure(experiment, graphs, with_torch),
   }
   print(report(results))
   if options.JSON.value:

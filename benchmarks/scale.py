@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What :func:`hcl_jax.simclr_loss` needs on many devices and at any size.
+"""Counts what :func:`hcl_jax.simclr_loss` needs on many devices.
 
-  python -m hcl_jax.bench scale --device_counts=1,2,4,8,16,32,64
+  python -m benchmarks scale --device_counts=1,2,4,8,16,32,64
 
 Compiles value and gradient for simulated devices, gathered and as a ring, and
 reads from the program what one device holds, computes and receives; then for
@@ -16,23 +16,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import program
 import hcl_jax
 from hcl_jax import command as command_lib
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.bench import program
 from hcl_jax.runs import reporting
 
 _DEVICE_COUNTS = flags.DEFINE_list(
     'device_counts', '1,2,4,8,16,32,64', 'Numbers of simulated devices.'
 )
 _PAIRS = flags.DEFINE_integer(
-    'pairs_per_device', 256, 'Pairs that each device brings.'
+    'pairs_per_device', 256, 'Pairs on each device.'
 )
 _BLOCK = flags.DEFINE_integer('ring_block', 256, 'Block size of the ring.')
 _GLOBAL_SIZES = flags.DEFINE_list(
     'global_sizes', '4096,65536,1048576,4194304',
-    'Pairs of a batch on one device.',
+    'Pairs of a batch to compile for on one device.',
 )  # fmt: skip
 _SCALE_DIM = flags.DEFINE_integer('scale_dim', 128, 'Width of the embeddings.')
 
@@ -45,8 +45,8 @@ may lay out otherwise. A device computes 32 b B d operations in products (the
 similarities, once more in the derivative, and two products with their slopes)
 and, on one device, half of it, as the matrix is symmetric. It receives
 8 (B - b) d bytes, and as many for the gradient, when gathered, and 24 B d
-bytes in all on a ring, hop by hop (labels or row numbers apart). Memory is that
-of temporaries: in proportion to B when gathered, to b on a ring.
+bytes in all on a ring, step by step (labels or row numbers apart). Memory is
+that of temporaries: in proportion to B when gathered, to b on a ring.
 Seconds are on paper, the operations divided by the vendors' peak for float32
 products: TPU v5e 33 TFLOP/s (a sixth of 197 in bfloat16, 16 GB), H100 SXM 67
 TFLOP/s (without tensor cores, 80 GB). They were not measured.\
@@ -73,7 +73,7 @@ _CHIPS = (Chip('v5e', 197e12 / 6, 16e9), Chip('H100', 67e12, 80e9))
 def compile_loss(
     devices: int, pairs: int, dim: int, block_size: int | None
 ) -> jax.stages.Compiled:
-  """Value and gradient over so many devices, gathered or as a ring.
+  """Compiles value and gradient over devices, gathered or as a ring.
 
   Args:
     devices: how many.
@@ -109,7 +109,7 @@ def compile_loss(
 
 
 def compile_lone_loss(pairs: int, dim: int) -> jax.stages.Compiled:
-  """Value and gradient on one device, which needs no axis."""
+  """Compiles value and gradient on one device, without an axis."""
 
   def mean(z1, z2):
     return hcl_jax.simclr_loss(
@@ -125,7 +125,7 @@ def _compile(function, pairs, dim):
 
 
 def measure(compiled: jax.stages.Compiled, devices: int) -> dict[str, float]:
-  """What one device holds, computes and receives.
+  """Reads what one device holds, computes and receives.
 
   Args:
     compiled: the program.
@@ -151,7 +151,7 @@ def measure(compiled: jax.stages.Compiled, devices: int) -> dict[str, float]:
 
 
 def received(kind: str, size: float, devices: int) -> float:
-  """Bytes that reach a device for a collective whose result has a size.
+  """Returns the bytes that reach a device for a collective.
 
   The usual algorithms are assumed: rings for gathering and scattering.
   """
@@ -168,7 +168,7 @@ def received(kind: str, size: float, devices: int) -> float:
 def device_rows(
     counts: list[int], pairs: int, dim: int, block_size: int
 ) -> list[dict[str, Any]]:
-  """A row for each number of devices and each form."""
+  """Returns a row for each number of devices and each form."""
   rows = []
   for devices in counts:
     for form, block in (('gathered', None), ('ring', block_size)):
@@ -184,7 +184,7 @@ def device_rows(
 
 
 def size_rows(sizes: list[int], dim: int) -> list[dict[str, Any]]:
-  """A row for each batch on one device."""
+  """Returns a row for each batch on one device."""
   rows = []
   for pairs in sizes:
     output.say(f'{pairs} pairs on one device', detail=True)
@@ -246,7 +246,7 @@ def _mib(size):
 
 
 def command() -> None:
-  """python -m hcl_jax.bench scale"""
+  """Counts memory, operations and traffic of the loss on many devices."""
   options.check()
   counts = options.read_sizes(_DEVICE_COUNTS, least=1)
   sizes = options.read_sizes(_GLOBAL_SIZES)
@@ -269,7 +269,7 @@ def command() -> None:
 
 
 def simulate(devices: int) -> None:
-  """Has the CPU pose as so many devices; before anything else uses JAX."""
+  """Simulates devices on the CPU; call it before anything else uses JAX."""
   jax.config.update('jax_platforms', 'cpu')
   try:
     jax.config.update('jax_num_cpu_devices', devices)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a long run keeps its memory and its speed.
 
-  python -m hcl_jax.bench soak [--soak_config=configs/digits.py:hard] \\
+  python -m benchmarks soak [--soak_config=configs/digits.py:hard] \\
       [--soak_steps=5000] [--soak_every_epochs=2]
 
 Runs hcl_jax.train on images, with checkpoints and kNN evaluations on the way,
@@ -21,32 +21,33 @@ from absl import flags
 import jax
 import joblib
 
+from benchmarks import data_flags
+from benchmarks import runs
+from benchmarks import trends
+from benchmarks import usage as usage_lib
 from hcl_jax import command as command_lib
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.bench import runs
-from hcl_jax.bench import trends
-from hcl_jax.bench import usage as usage_lib
 from hcl_jax.images import config as image_config
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import reporting
 
 _CONFIG = flags.DEFINE_string(
     'soak_config', 'configs/digits.py:hard',
-    'What to train, as configs/NAME.py[:VARIANT]; on images.',
+    'Configuration to train, configs/NAME.py[:VARIANT], on images.',
 )  # fmt: skip
 _WORKDIR = flags.DEFINE_string(
     'soak_workdir', '',
-    'Directory of the run, not there yet or empty; by default a temporary one.',
+    'Directory of the run, new or empty; by default a temporary one.',
 )  # fmt: skip
 command_lib.local('soak_workdir')
-_STEPS = flags.DEFINE_integer('soak_steps', 5000, 'Length of the run.')
+_STEPS = flags.DEFINE_integer('soak_steps', 5000, 'Steps of the run.')
 _EVERY = flags.DEFINE_integer(
     'soak_every_epochs', 2, 'Epochs between checkpoints and evaluations.'
 )
 _SAMPLE_SECONDS = flags.DEFINE_float(
-    'soak_sample_seconds', 1.0, 'Least time between samples.'
+    'soak_sample_seconds', 1.0, 'Least seconds between samples.'
 )
 _LINES = 500  # of metrics, in a run: a sample is taken when one is written
 _POLL_SECONDS = 0.02
@@ -71,10 +72,10 @@ def train_arguments(workdir: pathlib.Path) -> list[str]:
       'evaluate.knn_every_epochs': _EVERY.value,
       'evaluate.protocols': (),
   }
-  if options.DATASET.value:
-    settings['data.name'] = options.DATASET.value
-  if options.DATA_DIR.value:
-    settings['data.dir'] = options.DATA_DIR.value
+  if data_flags.DATASET.value:
+    settings['data.name'] = data_flags.DATASET.value
+  if data_flags.DATA_DIR.value:
+    settings['data.dir'] = data_flags.DATA_DIR.value
   return [
       f'--config={_CONFIG.value}',
       f'--workdir={workdir}',
@@ -220,9 +221,9 @@ def _is_free(path):
 
 
 def command() -> None:
-  """Trains for long, and samples the process."""
+  """Trains for long and reports whether memory and speed stay the same."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   check_flags()
   with contextlib.ExitStack() as stack:
     workdir = _WORKDIR.value or stack.enter_context(

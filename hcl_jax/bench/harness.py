@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contestants, and rounds in which each of them is timed.
+"""Times candidates in turns.
 
-Every round runs every contestant, in the opposite order every other round;
-times are medians over rounds and ratios medians of per-round ratios, so that a
-slow minute of the machine is shared by all.
+Every repetition runs every candidate, in reverse order every other time. Times
+are medians over repetitions and ratios medians of the ratios of a repetition,
+so that all share a slow minute of the machine.
 """
 
 from collections.abc import Callable
@@ -26,19 +26,20 @@ import numpy as np
 from hcl_jax import command as command_lib
 from hcl_jax.bench import output
 
-LEAST_SECONDS = 0.05  # a contestant faster than this is repeated in a round
+LEAST_SECONDS = 0.05  # a faster candidate is called again in a repetition
 
 
-class Contestant(NamedTuple):
+class Candidate(NamedTuple):
   """One row of the tables.
 
   Attributes:
     name: what to print.
     function: what to time; its first output is the loss, if it is a scalar.
-    inputs: makes the arguments of ``function`` of two views ``[batch, dim]``.
-    need: about how many bytes it takes, of batch and dim; None if so few that
-      it is always run.
-    is_jax: whether ``function`` can be compiled, and its memory be known.
+    inputs: makes the arguments of ``function`` from two views ``[batch, dim]``.
+    need: estimates its bytes from batch and dim; None if it always fits.
+    is_jax: whether ``function`` can be compiled and its memory be known; if
+      not, it runs on the host.
+    is_reference: whether the tables divide the times of all by its time.
   """
 
   name: str
@@ -46,16 +47,17 @@ class Contestant(NamedTuple):
   inputs: Callable[..., tuple[Any, ...]]
   need: Callable[[int, int], float] | None = None
   is_jax: bool = True
+  is_reference: bool = False
 
 
 def matrices(bytes_per_entry: int) -> Callable[[int, int], float]:
-  """The need of something that holds matrices of all rows by all rows."""
+  """Returns the need of a candidate that holds ``[2B, 2B]`` matrices."""
   return lambda batch, dim: bytes_per_entry * (2 * batch) ** 2
 
 
 @functools.lru_cache(maxsize=1)
 def views(batch: int, dim: int) -> tuple[jax.Array, jax.Array]:
-  """Unit vectors, the second view near the first."""
+  """Returns unit vectors, the second view near the first."""
   rng = np.random.default_rng(0)
   z1, noise = rng.standard_normal((2, batch, dim), dtype=np.float32)
   return tuple(
@@ -66,20 +68,21 @@ def views(batch: int, dim: int) -> tuple[jax.Array, jax.Array]:
 
 @dataclasses.dataclass
 class Run:
-  """A contestant at one batch size, and what is known of it so far."""
+  """A candidate at one batch size, with its measurements so far."""
 
-  contestant: Contestant
+  candidate: Candidate
   batch: int
   status: str = 'ok'
   function: Callable[..., Any] | None = None
   call: Callable[[], Any] | None = None
-  repeats: int = 1
+  calls: int = 1  # of a repetition
   seconds: list[float] = dataclasses.field(default_factory=list)
   compile_seconds: float | None = None
   temp_bytes: int | None = None
   loss: float | None = None
 
   def stop(self, status: str) -> None:
+    """Ends the run without times."""
     self.status, self.seconds = status, []
     self.function = self.call = None
 
@@ -99,84 +102,96 @@ def guarded(step: Callable[..., None], run: Run, *args: Any) -> None:
 
 
 def compile_run(run: Run, dim: int, clock: Callable[[], float]) -> None:
-  """Compiles without allocating arrays, and reads the memory planned."""
-  run.function = run.contestant.function
-  if not run.contestant.is_jax:
+  """Compiles without allocating arrays, and reads the planned memory."""
+  run.function = run.candidate.function
+  if not run.candidate.is_jax:
     return
   view = jax.ShapeDtypeStruct((run.batch, dim), jnp.float32)
-  shapes = jax.eval_shape(run.contestant.inputs, view, view)
+  shapes = jax.eval_shape(run.candidate.inputs, view, view)
   start = clock()
-  run.function = jax.jit(run.contestant.function).lower(*shapes).compile()
+  run.function = jax.jit(run.candidate.function).lower(*shapes).compile()
   run.compile_seconds = clock() - start
   memory = run.function.memory_analysis()
   run.temp_bytes = getattr(memory, 'temp_size_in_bytes', None)
 
 
 def warm_up(run: Run, dim: int, limit: float) -> None:
-  """Makes the arrays and calls once, unless it would need too much."""
-  need = run.contestant.need
+  """Makes the arrays and calls once, unless that needs too much memory."""
+  need = run.candidate.need
   if need is not None and need(run.batch, dim) > limit:
     run.stop(f'would need {need(run.batch, dim) / 2**30:.1f} GiB')
     return
-  function, args = run.function, run.contestant.inputs(*views(run.batch, dim))
+  function, args = run.function, run.candidate.inputs(*views(run.batch, dim))
   run.call = lambda: jax.block_until_ready(function(*args))
   start = time.perf_counter()
   first = run.call()[0]
   seconds = time.perf_counter() - start
   run.loss = float(first) if first.ndim == 0 else None
   if seconds < LEAST_SECONDS:
-    run.repeats = math.ceil(LEAST_SECONDS / time_call(run, time.perf_counter))
+    run.calls = math.ceil(LEAST_SECONDS / time_call(run, time.perf_counter))
 
 
 def time_call(run: Run, clock: Callable[[], float]) -> float:
+  """Returns the seconds of a call."""
   start = clock()
-  for _ in range(run.repeats):
+  for _ in range(run.calls):
     run.call()
-  return (clock() - start) / run.repeats
+  return (clock() - start) / run.calls
 
 
 def time_run(run: Run, clock: Callable[[], float]) -> None:
+  """Adds a repetition to the times of a run."""
   run.seconds.append(time_call(run, clock))
 
 
 def measure(
-    contestants: list[Contestant],
+    candidates: list[Candidate],
     batch: int,
     *,
     dim: int,
-    rounds: int,
+    repetitions: int,
     limit: float,
     clock: Callable[[], float],
-    references: tuple[str, ...],
 ) -> list[dict[str, Any]]:
-  """Runs all contestants at one batch size; 0 rounds only compile them."""
-  runs = [Run(contestant, batch) for contestant in contestants]
+  """Times all candidates at one batch size.
+
+  Args:
+    candidates: what to time.
+    batch: pairs of a batch.
+    dim: width of the embeddings.
+    repetitions: how often; 0 only compiles.
+    limit: bytes that a candidate may need.
+    clock: returns seconds.
+
+  Returns:
+    One row for each candidate.
+  """
+  runs = [Run(candidate, batch) for candidate in candidates]
   for run in runs:
     guarded(compile_run, run, dim, clock)
-    if rounds:
+    if repetitions:
       guarded(warm_up, run, dim, limit)
     elif run.status == 'ok':
       run.stop('not run')
-    output.say(f'B={batch}: {run.contestant.name}: {run.status}', detail=True)
-  for run in in_turns(runs, rounds, f'B={batch}: '):
+    output.say(f'B={batch}: {run.candidate.name}: {run.status}', detail=True)
+  for run in in_turns(runs, repetitions, f'B={batch}: '):
     guarded(time_run, run, clock)
-  seconds = {run.contestant.name: run.seconds for run in runs}
-  return [row(run, seconds, references) for run in runs]
+  references = [run for run in runs if run.candidate.is_reference]
+  return [row(run, references) for run in runs]
 
 
-def row(
-    run: Run, seconds: dict[str, list[float]], references: tuple[str, ...]
-) -> dict[str, Any]:
-  """What the tables and the JSON say of a run."""
+def row(run: Run, references: list[Run]) -> dict[str, Any]:
+  """Returns the measurements of a run for the tables and the JSON."""
   return {
       'batch': run.batch,
-      'name': run.contestant.name,
+      'name': run.candidate.name,
       'status': run.status,
+      'on_host': not run.candidate.is_jax,
       'ms': 1e3 * statistics.median(run.seconds) if run.seconds else None,
-      'round_ms': [1e3 * x for x in run.seconds],
+      'repetition_ms': [1e3 * x for x in run.seconds],
       'ratios': {
-          name: paired_ratio(run.seconds, seconds.get(name, []))
-          for name in references
+          other.candidate.name: paired_ratio(run.seconds, other.seconds)
+          for other in references
       },
       'compile_seconds': run.compile_seconds,
       'temp_bytes': run.temp_bytes,
@@ -185,6 +200,7 @@ def row(
 
 
 def paired_ratio(times: list[float], others: list[float]) -> float | None:
+  """Returns the median of ratios by repetition; None without times."""
   if not times or not others:
     return None
   return statistics.median(a / b for a, b in zip(times, others, strict=True))
@@ -192,13 +208,13 @@ def paired_ratio(times: list[float], others: list[float]) -> float | None:
 
 @dataclasses.dataclass
 class Timed:
-  """Something to call again and again, and how long it took so far.
+  """A function with its times so far.
 
   Attributes:
     name: what to print.
     call: what to time; returns when it is done.
     first_seconds: seconds of the first call, which compiles.
-    seconds: of a call, one for each round.
+    seconds: seconds of a call, one for each repetition.
   """
 
   name: str
@@ -208,7 +224,7 @@ class Timed:
 
 
 def timed(name: str, call: Callable[[], Any]) -> Timed:
-  """Calls once to warm up."""
+  """Calls a function once, to compile it, and returns it with that time."""
   _, clock = choose_clock()
   start = clock()
   call()
@@ -216,19 +232,19 @@ def timed(name: str, call: Callable[[], Any]) -> Timed:
 
 
 def in_turns(
-    runs: Sequence[Any], rounds: int, prefix: str = ''
+    runs: Sequence[Any], repetitions: int, prefix: str = ''
 ) -> Iterator[Any]:
-  """Yields all in every round, and back again every other round."""
-  for i in range(rounds):
+  """Yields all in every repetition, in reverse order every other time."""
+  for i in range(repetitions):
     yield from runs[::-1] if i % 2 else runs
-    output.say(f'{prefix}round {i + 1} of {rounds} done')
+    output.say(f'{prefix}repetition {i + 1} of {repetitions} done')
 
 
-def time_rounds(
-    runs: Sequence[Any], rounds: int, clock: Callable[[], float]
+def time_all(
+    runs: Sequence[Any], repetitions: int, clock: Callable[[], float]
 ) -> None:
   """Times all in turns."""
-  for run in in_turns(runs, rounds):
+  for run in in_turns(runs, repetitions):
     start, calls = clock(), 0
     while not calls or clock() < start + LEAST_SECONDS:
       run.call()
@@ -237,7 +253,7 @@ def time_rounds(
 
 
 def pin_to_one_core() -> None:
-  """To be called before XLA or torch start their threads."""
+  """Pins the process to a core; call it before XLA or torch start threads."""
   if not hasattr(os, 'sched_setaffinity'):
     raise command_lib.UsageError(
         '--one_core: this system cannot pin a process to a core.'
@@ -246,14 +262,17 @@ def pin_to_one_core() -> None:
 
 
 def choose_clock() -> tuple[str, Callable[[], float]]:
-  """CPU time where it means something: neighbours disturb it less."""
+  """Returns a clock with its name: wall time, or on one core CPU time.
+
+  Other work on the machine disturbs CPU time less.
+  """
   if jax.default_backend() == 'cpu' and joblib.cpu_count() == 1:
     return 'process CPU time', time.process_time
   return 'wall time', time.perf_counter
 
 
 def environment() -> dict[str, Any]:
-  """Where a bench ran, for its results."""
+  """Returns what a bench ran on."""
   return {
       'jax': jax.__version__,
       'backend': jax.default_backend(),
@@ -265,6 +284,7 @@ def environment() -> dict[str, Any]:
 
 
 def device_memory() -> dict[str, int]:
+  """Returns limit and peak of the first device's memory, where known."""
   stats = jax.devices()[0].memory_stats() or {}
   names = 'bytes_limit', 'peak_bytes_in_use'
   return {name: stats[name] for name in names if name in stats}

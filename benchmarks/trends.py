@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a long run keeps its memory and its speed: sums over samples."""
+"""Summarizes samples of a long run: whether memory and speed stay the same."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import statistics
 from typing import Any
 from typing import NamedTuple
 
-from hcl_jax.bench import usage as usage_lib
+from benchmarks import usage as usage_lib
 
 _MIB = 2**20
 _ENDS = 10  # samples that a number at an end is the median of
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
 
 
 def summarize(samples: Sequence[Sample], total_steps: int) -> dict[str, Any]:
-  """How a run went.
+  """Summarizes a run.
 
   Args:
     samples: from its first steps to its last.
@@ -38,8 +38,7 @@ def summarize(samples: Sequence[Sample], total_steps: int) -> dict[str, Any]:
   Returns:
     Milliseconds of a step in the second and the last quarter of the steps; the
     slope and drift of memory over the second half, and what was used at both
-    ends of it; the peak of memory. None stands for what too few samples do not
-    tell.
+    ends of it; the peak of memory. None where there are too few samples.
   """
   second = part(samples, total_steps, 1 / 4, 1 / 2)
   last = part(samples, total_steps, 3 / 4, 1)
@@ -68,12 +67,12 @@ def summarize(samples: Sequence[Sample], total_steps: int) -> dict[str, Any]:
 def part(
     samples: Sequence[Sample], total_steps: int, first: float, last: float
 ) -> list[Sample]:
-  """Those from one share of the steps to another, both included."""
+  """Returns samples from one share of the steps to another, inclusive."""
   return [x for x in samples if first <= x.step / total_steps <= last]
 
 
 def resident_slope(samples: Sequence[Sample]) -> float | None:
-  """Bytes of memory that come with a step, by least squares."""
+  """Fits bytes of memory per step by least squares."""
   if len(samples) < 2:
     return None
   return statistics.linear_regression(
@@ -84,7 +83,7 @@ def resident_slope(samples: Sequence[Sample]) -> float | None:
 def seconds_per_step(
     samples: Sequence[Sample], clock: Callable[[Sample], float]
 ) -> float | None:
-  """The median between samples, which pays no heed to what is seldom."""
+  """Returns the median between samples, which ignores rare slow steps."""
   rates = [
       (clock(b) - clock(a)) / (b.step - a.step)
       for a, b in itertools.pairwise(samples)
@@ -95,7 +94,7 @@ def seconds_per_step(
 def ends(
     samples: Sequence[Sample], value: Callable[[usage_lib.Usage], int]
 ) -> tuple[float | None, float | None]:
-  """Medians of the first and of the last few samples."""
+  """Returns medians of the first and of the last few samples."""
   if not samples:
     return None, None
   values = [value(x.usage) for x in samples]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times a sweep on graphs, beside the same runs one by one.
 
-  python -m hcl_jax.bench sweep [--bench_dataset=MUTAG] \\
+  python -m benchmarks sweep [--bench_dataset=MUTAG] \\
       --bench_betas=0,1,2,10 --bench_seeds=10 [--sequential=4]
 
 Both are commands, hcl_jax.sweep and hcl_jax.train, timed from their start to
@@ -9,7 +9,6 @@ their scores. --sequential=N times N of the runs only, evenly chosen.
 """
 
 from collections.abc import Sequence
-import json
 import math
 import os
 import pathlib
@@ -25,11 +24,12 @@ import jax
 import joblib
 import numpy as np
 
+from benchmarks import data_flags
+from benchmarks import runs as runs_lib
 from hcl_jax import command as command_lib
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
-from hcl_jax.bench import runs
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import reporting
@@ -53,7 +53,7 @@ get_config = config.infograph
 _NOTES = """\
 A command is timed from its start to its scores, compilation included; half of
 the single runs go before the sweep and half after it. 'difference' is the
-largest one between the loss curves of a run and of the member that it is;
+largest one between the loss curves of a run by itself and in the sweep;
 'relative' the largest in relation to the loss, 'first point' that of the first
 point of the curves. Training amplifies rounding: small differences grow.\
 """
@@ -62,7 +62,7 @@ Curve = dict[int, float]
 
 
 class Commands:
-  """The sweep and its members, as commands in folders of their own.
+  """Starts the sweep, and its runs by themselves, as commands.
 
   Args:
     root: where to write.
@@ -94,32 +94,34 @@ class Commands:
         ),
     )
 
-  def time_single(self, member: grid.Member) -> float:
-    """Seconds of one of its members as a run of its own."""
+  def time_single(self, run: grid.Run) -> float:
+    """Returns the seconds of one of its runs by itself."""
     return _time_command(
         'hcl_jax.train',
         *self._settings,
-        f'--workdir={self._root / member.name}',
-        *(f'--config.{field}={x}' for field, x in member.values.items()),
+        f'--workdir={self._root / run.name}',
+        *(f'--config.{field}={x}' for field, x in run.values.items()),
     )
 
-  def member_curve(self, member: grid.Member) -> Curve:
-    """Losses of a member by step; none if it failed."""
-    path = self._root / 'sweep' / 'members' / f'{member.name}.json'
-    losses = json.loads(path.read_text(encoding='utf-8')).get('loss', {})
-    return {int(step): loss for step, loss in losses.items()}
+  def sweep_curve(self, run: grid.Run) -> Curve:
+    """Returns losses of a run of the sweep by step."""
+    return _read_curve(self._root / 'sweep' / 'runs' / run.name)
 
-  def single_curve(self, member: grid.Member) -> Curve:
-    """Losses of its single run by step."""
-    return {
-        record['step']: record['loss']
-        for record in metrics_lib.read_metrics(self._root / member.name)
-        if 'loss' in record
-    }
+  def single_curve(self, run: grid.Run) -> Curve:
+    """Returns losses of the same run by itself."""
+    return _read_curve(self._root / run.name)
 
   def device_kind(self) -> str:
     """What the sweep ran on."""
-    return runs.device_kind(self._root / 'sweep')
+    return runs_lib.device_kind(self._root / 'sweep')
+
+
+def _read_curve(workdir):
+  return {
+      record['step']: record['loss']
+      for record in metrics_lib.read_metrics(workdir)
+      if 'loss' in record
+  }
 
 
 def _time_command(module, *arguments):
@@ -132,18 +134,18 @@ def _time_command(module, *arguments):
       text=True,
   )
   seconds = time.perf_counter() - start
-  runs.check_end(module, done.returncode, done.stderr)
+  runs_lib.check_end(module, done.returncode, done.stderr)
   return seconds
 
 
 def choose_evenly(
-    members: Sequence[grid.Member], number: int
-) -> list[grid.Member]:
-  """So many of the members, from the first to the last; 0: all of them."""
-  if not 0 < number < len(members):
-    return list(members)
-  places = np.linspace(0, len(members) - 1, number, dtype=int)
-  return [members[i] for i in places]
+    runs: Sequence[grid.Run], number: int
+) -> list[grid.Run]:
+  """Chooses so many of the runs, from the first to the last; 0: all."""
+  if not 0 < number < len(runs):
+    return list(runs)
+  places = np.linspace(0, len(runs) - 1, number, dtype=int)
+  return [runs[i] for i in places]
 
 
 def compare_curves(curve: Curve, reference: Curve) -> dict[str, float | None]:
@@ -171,16 +173,16 @@ def compare_curves(curve: Curve, reference: Curve) -> dict[str, float | None]:
 
 
 def measure(
-    commands: Commands, members: Sequence[grid.Member], number: int
+    commands: Commands, runs: Sequence[grid.Run], number: int
 ) -> dict[str, Any]:
-  """Times the sweep, and so many of its members as single runs."""
-  chosen = choose_evenly(members, number)
+  """Times the sweep, and so many of its runs by themselves."""
+  chosen = choose_evenly(runs, number)
   seconds = {}
 
   def time_singles(some):
-    for member in some:
-      seconds[member.name] = commands.time_single(member)
-      output.say(f'{member.words()}: {seconds[member.name]:.1f} s')
+    for run in some:
+      seconds[run.name] = commands.time_single(run)
+      output.say(f'{run.label}: {seconds[run.name]:.1f} s')
 
   half = len(chosen) // 2
   time_singles(chosen[:half])
@@ -190,28 +192,28 @@ def measure(
   single_seconds = statistics.fmean(seconds.values())
   return {
       'device_kind': commands.device_kind(),
-      'members': len(members),
+      'runs': len(runs),
       'timed': len(chosen),
       'sweep_seconds': sweep_seconds,
       'single_seconds': single_seconds,
-      'sequential_seconds': len(members) * single_seconds,
-      'ratio': sweep_seconds / (len(members) * single_seconds),
+      'sequential_seconds': len(runs) * single_seconds,
+      'ratio': sweep_seconds / (len(runs) * single_seconds),
       'rows': [
           {
-              'name': member.words(),
-              'seconds': seconds[member.name],
+              'name': run.label,
+              'seconds': seconds[run.name],
               **compare_curves(
-                  commands.member_curve(member), commands.single_curve(member)
+                  commands.sweep_curve(run), commands.single_curve(run)
               ),
           }
-          for member in chosen
+          for run in chosen
       ],
   }
 
 
 def report(results: dict[str, Any]) -> str:
   """The whole text: what ran where, the tables, how to read them."""
-  members, timed = results['members'], results['timed']
+  runs, timed = results['runs'], results['timed']
   scaled = f'; {timed} of these were timed, and their mean stands for all'
   differences = 'difference', 'relative', 'first_relative'
   lines = [
@@ -224,17 +226,17 @@ def report(results: dict[str, Any]) -> str:
   ]
   header = ['single run', 's', 'difference', 'relative', 'first point']
   return '\n'.join([
-      f'A sweep of {members} members on {results["dataset"]}, '
-      f'{results["epochs"]} epochs, beside {members} runs one by one'
-      f'{scaled if timed < members else ""}.',
+      f'A sweep of {runs} runs on {results["dataset"]}, '
+      f'{results["epochs"]} epochs, beside the same one by one'
+      f'{scaled if timed < runs else ""}.',
       f'jax {results["jax"]}, {results["device_kind"]}, {results["cores"]} '
       f'host core(s), {results["clock"]}:',
       '',
       reporting.table(
           ['', 's', 's for each'],
           [
-              _total('sweep', results['sweep_seconds'], members),
-              _total('one by one', results['sequential_seconds'], members),
+              _total('sweep', results['sweep_seconds'], runs),
+              _total('one by one', results['sequential_seconds'], runs),
               ['ratio', f'{results["ratio"]:.3f}', ''],
           ],
       ),
@@ -245,8 +247,8 @@ def report(results: dict[str, Any]) -> str:
   ])
 
 
-def _total(name, seconds, members):
-  return [name, f'{seconds:.1f}', f'{seconds / members:.1f}']
+def _total(name, seconds, runs):
+  return [name, f'{seconds:.1f}', f'{seconds / runs:.1f}']
 
 
 def _short(value):
@@ -267,28 +269,28 @@ def read_betas() -> list[float]:
 
 
 def command() -> None:
-  """Times a sweep and single runs."""
+  """Times a sweep on graphs beside the same runs one by one."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   for flag, least in ((_SEEDS, 1), (_EPOCHS, 1), (_SEQUENTIAL, 0), (_CURVE, 1)):
     options.at_least(flag, least)
-  dataset = options.DATASET.value or 'MUTAG'
+  dataset = data_flags.DATASET.value or 'MUTAG'
   fields = {'loss.beta': read_betas(), 'seed': range(_SEEDS.value)}
   settings = {
       'data.name': dataset,
-      'data.dir': options.DATA_DIR.value,
+      'data.dir': data_flags.DATA_DIR.value,
       'train.epochs': _EPOCHS.value,
       'train.log_every_steps': _CURVE.value,
   }
-  members = grid.expand(graph_config.infograph(), fields)
+  runs = grid.expand(graph_config.infograph(), fields)
   with tempfile.TemporaryDirectory() as root:
     commands = Commands(
         pathlib.Path(root),
         fields,
         [f'--config.{field}={value}' for field, value in settings.items()],
     )
-    measured = measure(commands, members, _SEQUENTIAL.value)
+    measured = measure(commands, runs, _SEQUENTIAL.value)
   results = {
       'command': 'sweep',
       'jax': jax.__version__,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The augmentations of hcl_jax.augment with Pillow, image by image.
+"""Augments with Pillow as hcl_jax.augment does, image by image.
 
 It is what the workers of a data loader would do, and written for speed.
 """
@@ -18,7 +18,11 @@ from hcl_jax import augment
 def augment_batch(
     images: np.ndarray, augmentation: augment.Augmentation, rng: random.Random
 ) -> np.ndarray:
-  """uint8 ``[batch, height, width, 3]`` to float32 ``[batch, s, s, 3]``."""
+  """Augments uint8 ``[batch, height, width, 3]`` images.
+
+  Returns:
+    Float32 ``[batch, size, size, 3]``.
+  """
   scale = 1 / (255 * np.float32(augmentation.std))
   offset = np.float32(augmentation.mean) / np.float32(augmentation.std)
   done = []
@@ -31,7 +35,7 @@ def augment_batch(
 def augment_image(
     image: Image.Image, augmentation: augment.Augmentation, rng: random.Random
 ) -> Image.Image:
-  """One image, before it is normalised."""
+  """Augments one image, without normalizing it."""
   a = augmentation
   # Not resize(box=...), which would look at pixels outside of the box.
   image = image.crop(draw_box(image.size, a, rng))
@@ -48,7 +52,7 @@ def augment_image(
 
 
 def draw_box(size, augmentation, rng):
-  """Left, top, right and bottom of the crop."""
+  """Draws left, top, right and bottom of the crop."""
   columns, rows = size
   log_ratio = [math.log(x) for x in augmentation.ratio]
   for _ in range(10):
@@ -91,7 +95,7 @@ def shift_hue(image, shift):
 
 
 def gaussian(sigma, kernel_size):
-  """The exact kernel where Pillow has one of that size, or near to it."""
+  """Returns the exact kernel where Pillow has one of that size, or nearly."""
   if kernel_size not in (3, 5):
     return ImageFilter.GaussianBlur(sigma)
   offsets = range(-(kernel_size // 2), kernel_size // 2 + 1)

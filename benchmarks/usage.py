@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another process uses, as Linux tells in /proc."""
+"""Reads what another process uses from Linux's /proc."""
 
 import os
 import pathlib
@@ -30,7 +30,7 @@ class Usage(NamedTuple):
 
 
 def check_system() -> None:
-  """Refuses a system that does not tell."""
+  """Raises UsageError unless /proc exists."""
   if not (_PROC / 'self' / 'fd').is_dir():
     raise command_lib.UsageError(
         f'this bench reads {_PROC}/PID, which only Linux has.'
@@ -38,7 +38,7 @@ def check_system() -> None:
 
 
 def read(pid: int) -> Usage | None:
-  """What a process uses; None where it has ended."""
+  """Returns what a process uses; None if it has ended."""
   folder = _PROC / str(pid)
   try:
     status = dict(

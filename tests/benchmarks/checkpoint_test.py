@@ -8,14 +8,14 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from hcl_jax.bench import checkpoint
+from benchmarks import checkpoint
 from tests.support import commands
 
 
 class PartsTest(parameterized.TestCase):
 
   def test_a_save_costs_what_windows_differ_by(self):
-    # The third round is slow with a save and without.
+    # The third repetition is slow with a save and without.
     found = checkpoint.costs(
         [10.0, 10.0, 90.0], [10.5, 10.4, 90.6], length=5, released=1000
     )
@@ -74,8 +74,8 @@ class BenchCheckpointTest(commands.CommandsTest):
     directory = self.root / 'saved'
     directory.mkdir()
     done = commands.run(
-        'bench', 'checkpoint', '--networks=small', '--step_batch=4',
-        '--rounds=2', '--window_steps=2', f'--checkpoint_dir={directory}',
+        'benchmarks', 'checkpoint', '--networks=small', '--step_batch=4',
+        '--repetitions=2', '--window_steps=2', f'--checkpoint_dir={directory}',
         f'--json={path}',
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
@@ -87,8 +87,8 @@ class BenchCheckpointTest(commands.CommandsTest):
     self.assertBetween(row['megabytes'], 6, 8)
     for clock in ('wall', 'cpu'):
       found = row[clock]
-      without = found['round_seconds_without']
-      pairs = zip(without, found['round_seconds_with'], strict=True)
+      without = found['repetition_seconds_without']
+      pairs = zip(without, found['repetition_seconds_with'], strict=True)
       self.assertAlmostEqual(
           found['save_seconds'], statistics.median(b - a for a, b in pairs)
       )
@@ -103,9 +103,10 @@ class BenchCheckpointTest(commands.CommandsTest):
       ('--window_steps=0', '--window_steps must be >= 1, got 0'),
       ('--checkpoint_dir=missing', '--checkpoint_dir must be a directory'),
       (f'--checkpoint_dir={__file__}', '--checkpoint_dir must be a directory'),
+      ('--checkpoint_dir=gs://bucket/run', 'must be a local path'),
       ('--networks=vgg', '--networks must be among'),
       ('--step_batch=1', '--step_batch must be >= 2'),
   )
   def test_rejects_in_one_line(self, argument, message):
-    done = self.run_here('bench', 'checkpoint', argument)
+    done = self.run_here('benchmarks', 'checkpoint', argument)
     self.check_refused(done, message)

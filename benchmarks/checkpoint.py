@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint costs a training run.
+"""Times what a checkpoint costs a training run.
 
-  python -m hcl_jax.bench checkpoint [--networks=resnet18] \\
+  python -m benchmarks checkpoint [--networks=resnet18] \\
       [--window_steps=10] [--checkpoint_dir=DIR]
 
 Times windows of steps with a save at their start, as the training loop saves,
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from absl import flags
 
 from hcl_jax import command as command_lib
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import steps
 from hcl_jax.images import batches as image_batches
@@ -31,23 +31,23 @@ from hcl_jax.runs import reporting
 from hcl_jax.training import loop
 
 _WINDOW_STEPS = flags.DEFINE_integer(
-    'window_steps', 10, 'Steps of a window, in which a save takes place.'
+    'window_steps', 10, 'Steps of a window, with a save at its start.'
 )
 _DIRECTORY = flags.DEFINE_string(
     'checkpoint_dir', '',
-    'Where to save, in a folder that is removed at the end; by default where '
-    'temporary files are.',
+    'Where to save, in a folder that is removed at the end; by default the '
+    'folder of temporary files.',
 )  # fmt: skip
 command_lib.local('checkpoint_dir')
 _CIFAR10_IMAGES = 50_000
 _SMALL_SHARE = 0.02
 _NOTES = """\
-A save costs the time of a window with one less that of a window without, the
-median over rounds. It runs in the background of the steps, and is waited for at
-the end of its window only where it is not done by then; where that takes long,
-a longer window (--window_steps) shows better what a run loses. CPU time is that
-of all threads of the process, so other work on the machine disturbs it less;
-what the system itself does to write files is not in it. As in a run, a save
+A save costs the time of a window with one less that of a window without,
+median over repetitions. It runs in the background of the steps, and is waited
+for at the end of its window only where it is not done by then; where that takes
+long, a longer window (--window_steps) shows better what a run loses. CPU time
+is that of all threads of the process, so other work on the machine disturbs it
+less; it leaves out what the system does to write files. As in a run, a save
 also removes the oldest checkpoint.\
 """
 
@@ -126,7 +126,7 @@ class Windows:
 
 
 def released_steps(batch: int) -> float:
-  """Steps between checkpoints of the released configuration on CIFAR-10.
+  """Returns the steps between checkpoints as released, on CIFAR-10.
 
   Args:
     batch: images of a step; there are as many images between checkpoints as
@@ -147,18 +147,20 @@ def costs(
     length: int,
     released: float,
 ) -> dict[str, Any]:
-  """What a save costs by one clock.
+  """Computes what a save costs by one clock.
 
   Args:
-    without: seconds of windows without a save, one for each round.
+    without: seconds of windows without a save, one for each
+      repetition.
     with_save: seconds of the windows with one.
     length: steps of a window.
     released: steps between checkpoints in the released configuration.
 
   Returns:
     Milliseconds of a step; seconds of a save in all, with the least and the
-    most of a round; its share of the time of steps at one save for each window
-    and as released; the least number of steps between saves with a small share.
+    most of a repetition; its share of the time of steps at one save for each
+    window and as released; the least number of steps between saves with a small
+    share.
   """
   step = statistics.median(without) / length
   saves = [b - a for a, b in zip(without, with_save, strict=True)]
@@ -193,7 +195,7 @@ def measure(network: str, folder: pathlib.Path) -> dict[str, Any]:
   ) as checkpoints:
     windows = Windows(step, checkpoints, length)
     windows.warm_up(setting.config.train.keep_checkpoints)
-    for saves in contest.in_turns((False, True), options.ROUNDS.value):
+    for saves in harness.in_turns((False, True), options.REPETITIONS.value):
       timed[saves].append(windows.time_one(saves))
     newest = folder / 'checkpoints' / str(checkpoints.steps()[-1])
   clocks = {
@@ -212,25 +214,25 @@ def _by_clock(timed, clock, length, released):
       **costs(without, with_save, length, released),
       'blocked_seconds': statistics.median(seconds(True, 'blocked')),
       'waited_seconds': statistics.median(seconds(True, 'waited')),
-      'round_seconds_without': without,
-      'round_seconds_with': with_save,
+      'repetition_seconds_without': without,
+      'repetition_seconds_with': with_save,
   }
 
 
 def size_of(folder: pathlib.Path) -> int:
-  """Bytes of all files in a folder."""
+  """Returns the bytes of all files in a folder."""
   return sum(x.stat().st_size for x in folder.rglob('*') if x.is_file())
 
 
 def table(row: dict[str, Any], length: int, released: float) -> str:
-  """What is known of a network, by each clock."""
+  """Returns the costs of a network by each clock."""
   names = {
       'step, ms': ('step_ms', '{:.1f}'),
       'save blocks the loop, s': ('blocked_seconds', '{:.3f}'),
       'waited for it at the end, s': ('waited_seconds', '{:.3f}'),
       'a save in all, s': ('save_seconds', '{:.3f}'),
-      '  least of a round': ('least_save_seconds', '{:.3f}'),
-      '  most of a round': ('most_save_seconds', '{:.3f}'),
+      '  least of a repetition': ('least_save_seconds', '{:.3f}'),
+      '  most of a repetition': ('most_save_seconds', '{:.3f}'),
       f'share, saved every {length} steps': ('share_of_window', '{:.3%}'),
       f'share, saved every {released:.0f} steps, as released': (
           'share_as_released', '{:.3%}'
@@ -247,7 +249,7 @@ def table(row: dict[str, Any], length: int, released: float) -> str:
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the tables, how to read them."""
+  """Returns the text: what ran where, the tables, how to read them."""
   tables = []
   for row in results['rows']:
     cells = table(row, results['window_steps'], results['released_steps'])
@@ -259,7 +261,7 @@ def report(results: dict[str, Any]) -> str:
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["devices"]} device(s), '
       f'{results["cores"]} host core(s).',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       *tables,
       _NOTES,
@@ -267,7 +269,7 @@ def report(results: dict[str, Any]) -> str:
 
 
 def find_directory() -> str:
-  """Where to save; refuses what cannot be written to."""
+  """Returns where to save; raises UsageError if that is not writable."""
   path = _DIRECTORY.value or tempfile.gettempdir()
   if not os.path.isdir(path) or not os.access(path, os.W_OK):
     raise command_lib.UsageError(
@@ -280,7 +282,7 @@ def find_directory() -> str:
 def command() -> None:
   """Times steps with checkpoints and without."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   networks = steps.read_networks(default=['resnet18'])
   steps.check_batch(steps.BATCH)
@@ -288,13 +290,13 @@ def command() -> None:
   directory = find_directory()
   results = {
       'command': 'checkpoint',
-      **contest.environment(),
+      **harness.environment(),
       'clock': 'wall time and process CPU time',
       'directory': directory,
       'batch': steps.BATCH.value,
       'window_steps': _WINDOW_STEPS.value,
       'released_steps': released_steps(steps.BATCH.value),
-      'rounds': options.ROUNDS.value,
+      'repetitions': options.REPETITIONS.value,
       'rows': [],
   }
   for network in networks:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times the encoders of sentences, forwards and backwards, beside torch's.
 
-  python -m hcl_jax.bench text [--bench_dataset=sentences/books]
+  python -m benchmarks text [--bench_dataset=sentences/books]
 
 Without a data set, lengths of sentences are log-normal with a mean of 13 and
 words follow Zipf's law.
@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import joblib
 import numpy as np
 
+from benchmarks import data_flags
 from hcl_jax import command as command_lib
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.models import gru
@@ -28,9 +29,9 @@ from hcl_jax.runs import reporting
 from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 
-_BATCH = flags.DEFINE_integer('text_batch', 400, 'Sentences of a batch.')
-_DIM = flags.DEFINE_integer('text_dim', 1200, 'Of an embedding, even.')
-_WORD_DIM = flags.DEFINE_integer('word_dim', 620, 'Of the vector of a word.')
+_BATCH = flags.DEFINE_integer('text_batch', 400, 'Sentences per batch.')
+_DIM = flags.DEFINE_integer('text_dim', 1200, 'Width of an embedding, even.')
+_WORD_DIM = flags.DEFINE_integer('word_dim', 620, 'Width of a word vector.')
 _WORDS = 20_000
 _MAX_LENGTH = 50
 _NOTES = """\
@@ -39,7 +40,7 @@ directions, and differentiate by all parameters. Tokens are words of sentences,
 without padding. hcl_jax lays sentences into lanes, which is timed too; torch
 packs them (pack_padded_sequence), or reads the padding. Its GRU has its reset
 gate behind the product, which takes as many operations. '/ packed' and
-'/ padded' are medians over rounds of the time over torch's.\
+'/ padded' are medians over repetitions of the time over torch's.\
 """
 
 
@@ -68,7 +69,7 @@ def read_sentences(
   """A batch of a prepared corpus, and the size of its vocabulary."""
   try:
     corpus = sentence_data.load_sentences(
-        dataset, data_dir=options.DATA_DIR.value or None
+        dataset, data_dir=data_flags.DATA_DIR.value or None
     )
     batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=batch)
   except (ValueError, OSError) as error:
@@ -105,10 +106,10 @@ def measure(
     encoders: gru.SentenceEncoders,
     with_torch: bool,
 ) -> list[dict[str, Any]]:
-  """One row for each contestant."""
-  runs = {'hcl_jax': contest.timed('hcl_jax', make_step(rows, encoders))}
+  """One row for each candidate."""
+  runs = {'hcl_jax': harness.timed('hcl_jax', make_step(rows, encoders))}
   for way in ('packed', 'padded') if with_torch else ():
-    from hcl_jax.bench import torch_gru
+    from benchmarks import torch_gru
 
     step = torch_gru.make_step(
         **rows,
@@ -118,14 +119,14 @@ def measure(
         packed=way == 'packed',
         threads=joblib.cpu_count(),
     )
-    runs[way] = contest.timed(f'torch {way}', step)
-  _, clock = contest.choose_clock()
-  contest.time_rounds(list(runs.values()), options.ROUNDS.value, clock)
+    runs[way] = harness.timed(f'torch {way}', step)
+  _, clock = harness.choose_clock()
+  harness.time_all(list(runs.values()), options.REPETITIONS.value, clock)
   count = int(rows['length'].sum())
 
   def ratio(run, way):
     others = runs[way].seconds if way in runs else []
-    return contest.paired_ratio(run.seconds, others)
+    return harness.paired_ratio(run.seconds, others)
 
   return [
       {
@@ -135,7 +136,7 @@ def measure(
           'to_packed': ratio(run, 'packed'),
           'to_padded': ratio(run, 'padded'),
           'first_seconds': run.first_seconds,
-          'round_ms': [1e3 * x for x in run.seconds],
+          'repetition_ms': [1e3 * x for x in run.seconds],
       }
       for run in runs.values()
   ]
@@ -153,7 +154,7 @@ def report(results: dict[str, Any]) -> str:
           reporting.number(r['to_padded'], 3),
           reporting.number(r['first_seconds'], 1),
       ]
-      for r in results['contestants']
+      for r in results['candidates']
   ]
   places, lanes = results['lanes']
   return '\n'.join([
@@ -164,7 +165,7 @@ def report(results: dict[str, Any]) -> str:
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["cores"]} host core(s); torch '
       'runs on the host.',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table(header, lines),
       '',
@@ -173,9 +174,9 @@ def report(results: dict[str, Any]) -> str:
 
 
 def command() -> None:
-  """Times the encoders of sentences."""
+  """Times the sentence encoders, forwards and backwards, beside torch's."""
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   for flag in (_BATCH, _WORD_DIM):
     options.at_least(flag, 1)
@@ -185,7 +186,7 @@ def command() -> None:
   with_torch = importlib.util.find_spec('torch') is not None
   if not with_torch:
     output.say('not installed: torch')
-  dataset, vocabulary_size = options.DATASET.value, _WORDS
+  dataset, vocabulary_size = data_flags.DATASET.value, _WORDS
   if dataset:
     rows, vocabulary_size = read_sentences(dataset, _BATCH.value)
   else:
@@ -196,7 +197,7 @@ def command() -> None:
   batch = sentences.pack(**rows)
   results = {
       'command': 'text',
-      **contest.environment(),
+      **harness.environment(),
       'kind': dataset or 'random',
       'batch': _BATCH.value,
       'dim': _DIM.value,
@@ -204,8 +205,8 @@ def command() -> None:
       'tokens': int(rows['length'].sum()),
       'lanes': batch.places.shape,
       'words': len(batch.words),
-      'rounds': options.ROUNDS.value,
-      'contestants': measure(rows, encoders, with_torch),
+      'repetitions': options.REPETITIONS.value,
+      'candidates': measure(rows, encoders, with_torch),
   }
   print(report(results))
   if options.JSON.value:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of this package as processes of their own, and what they leave."""
+"""Runs commands of hcl_jax as processes of their own."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from typing import Any
 
 from hcl_jax import command as command_lib
 
-_PATIENCE_SECONDS = 10.0  # of who has asked a process to leave
+_PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 
 
 @contextlib.contextmanager
 def started(
     arguments: Sequence[str], errors: Any = None
 ) -> Iterator[subprocess.Popen]:
-  """Starts a process that does not outlast the block.
+  """Starts a process that ends with the block at the latest.
 
   SIGTERM leaves the block as Ctrl-C does.
 
@@ -55,7 +55,7 @@ def _end(process) -> None:
 
 
 def check_end(module: str, status: int, errors: str) -> None:
-  """Raises what a command ended with, in one line.
+  """Raises the error of a command that failed, in one line.
 
   Args:
     module: name of the command.
@@ -64,17 +64,17 @@ def check_end(module: str, status: int, errors: str) -> None:
 
   Raises:
     UsageError: it was used wrongly.
-    Failure: it failed on the way.
+    Failure: it failed otherwise.
   """
   if not status:
     return
-  silent = f'it ended with status {status} and said nothing'
+  silent = f'it ended with status {status} and printed nothing'
   *_, reason = [silent, *errors.strip().splitlines()]
   kind = command_lib.UsageError if status == 2 else command_lib.Failure
   raise kind(f'{module} failed: {reason}')
 
 
 def device_kind(workdir: pathlib.Path) -> str:
-  """What a run ran on; asking jax would take the device from it."""
+  """Returns what a run ran on; asking jax would take the device from it."""
   path = workdir / 'versions.json'
   return json.loads(path.read_text(encoding='utf-8'))[-1]['device_kind']

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled program computes and sends, with its loops counted."""
+"""Counts what a compiled program computes and sends, loops included."""
 
 import collections
 import math
@@ -45,7 +45,7 @@ class Work(NamedTuple):
 
 
 def count(text: str) -> Work:
-  """Counts the products and collectives of an optimised HLO module.
+  """Counts the products and collectives of an optimized HLO module.
 
   XLA's own cost analysis counts the body of a loop once; here it counts as
   often as it is run. Of a conditional, the branch with more to compute counts.
@@ -57,7 +57,7 @@ def count(text: str) -> Work:
     The work of one device.
 
   Raises:
-    ValueError: a loop with something to count has no known number of rounds.
+    ValueError: a loop with something to count has no known trip count.
   """
   computations, entry = _parse(text)
   return _Counter(computations).total(entry)
@@ -108,8 +108,8 @@ class _Counter:
     if trips is None:
       if body.flops or body.sent:
         raise ValueError(
-            f'the loop {x.name} has no known number of rounds, so what it '
-            'computes cannot be counted.'
+            f'the loop {x.name} has no known trip count, so its operations '
+            'cannot be counted.'
         )
       return body
     return _sum([(int(trips[1]), body)])

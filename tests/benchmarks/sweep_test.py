@@ -9,8 +9,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow_datasets as tfds
 
+from benchmarks import sweep
 from hcl_jax import prepare
-from hcl_jax.bench import sweep
 from tests.support import commands
 from tests.support import tu
 
@@ -24,7 +24,7 @@ class PartsTest(parameterized.TestCase):
       (0, 3, [0, 1, 2]),
       (9, 3, [0, 1, 2]),
   )
-  def test_members_are_chosen_from_end_to_end(self, number, count, expected):
+  def test_runs_are_chosen_from_end_to_end(self, number, count, expected):
     self.assertEqual(sweep.choose_evenly(range(count), number), expected)
 
   def test_curves_are_compared_where_both_are(self):
@@ -40,7 +40,7 @@ class PartsTest(parameterized.TestCase):
 
   def test_the_report_says_what_was_scaled(self):
     results = {
-        'members': 40, 'timed': 4, 'dataset': 'MUTAG', 'epochs': 200,
+        'runs': 40, 'timed': 4, 'dataset': 'MUTAG', 'epochs': 200,
         'jax': '0', 'device_kind': 'cpu', 'cores': 1, 'clock': 'wall time',
         'sweep_seconds': 200.0, 'sequential_seconds': 800.0, 'ratio': 0.25,
         'rows': [],
@@ -61,7 +61,7 @@ class BenchSweepTest(absltest.TestCase):
 
   def _run(self, *arguments):
     return commands.run(
-        'bench', 'sweep', '--bench_dataset=tu_graphs/TOY',
+        'benchmarks', 'sweep', '--bench_dataset=tu_graphs/TOY',
         f'--bench_data_dir={self.root}', *arguments,
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ class BenchSweepTest(absltest.TestCase):
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
     results = json.loads(path.read_text())
-    self.assertEqual((results['members'], results['timed']), (4, 2))
+    self.assertEqual((results['runs'], results['timed']), (4, 2))
     first, last = results['rows']
     self.assertEqual(first['name'], 'loss.beta=0.0, seed=0')
     self.assertEqual(last['name'], 'loss.beta=2.0, seed=1')
@@ -89,7 +89,7 @@ class BenchSweepTest(absltest.TestCase):
     )
     for row in results['rows']:
       self.assertLess(row['relative'], 1e-3)
-    self.assertIn('A sweep of 4 members on tu_graphs/TOY', done.out)
+    self.assertIn('A sweep of 4 runs on tu_graphs/TOY', done.out)
 
   def test_refuses_what_cannot_be(self):
     done = self._run('--bench_betas=0,-1')

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times :class:`hcl_jax.augment.Augmentation` beside Pillow.
 
-  python -m hcl_jax.bench augment --one_core --json=/tmp/augment.json
+  python -m benchmarks augment --one_core --json=/tmp/augment.json
 
-Both turn a batch of bytes into normalised 32x32 floats with the parameters of
+Both turn a batch of bytes into normalized 32x32 floats with the parameters of
 the paper's released code, with the blur and without it.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from hcl_jax import augment
 from hcl_jax import command as command_lib
 from hcl_jax import models
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.runs import reporting
@@ -35,14 +35,14 @@ _SIDES = flags.DEFINE_list(
 )
 _NOTES = """\
 x Pillow: images per second over those of Pillow with the same blur and side,
-median over rounds. Pillow runs on one core and rounds to bytes between
+median over repetitions. Pillow runs on one core and rounds to bytes between
 operations. MiB: temporary memory in XLA's plan, beside inputs and outputs.\
 """
 
 
 @dataclasses.dataclass
 class Run:
-  """A contestant at one side with or without blur, and its times so far."""
+  """A candidate at one side with or without blur, with its times so far."""
 
   name: str
   side: int
@@ -54,7 +54,7 @@ class Run:
 
 
 def pictures(count: int, side: int) -> np.ndarray:
-  """Crops of scikit-learn's photographs if it is installed, or smooth noise."""
+  """Returns crops of scikit-learn's photographs, or smooth noise without it."""
   rng = np.random.default_rng(0)
   if importlib.util.find_spec('sklearn') is None:
     coarse = rng.random((count, 4, 4, 3), dtype=np.float32)
@@ -72,10 +72,10 @@ def pictures(count: int, side: int) -> np.ndarray:
 
 
 def own_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
-  """The library, compiled as it is within a train step."""
+  """Returns hcl_jax, compiled as it is within a train step."""
   keys = jax.random.split(jax.random.key(0), len(images))
   arrays = keys, jnp.asarray(images)
-  _, clock = contest.choose_clock()
+  _, clock = harness.choose_clock()
   start = clock()
   lowered = jax.jit(augmentation.__call__).lower(*arrays)
   compiled = lowered.compile(models.compiler_options())
@@ -92,8 +92,8 @@ def own_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
 
 
 def pillow_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
-  """The same with Pillow."""
-  from hcl_jax.bench import pillow_augment
+  """Returns the same with Pillow."""
+  from benchmarks import pillow_augment
 
   rng = random.Random(0)
   return Run(
@@ -105,7 +105,7 @@ def pillow_run(images: np.ndarray, augmentation: augment.Augmentation) -> Run:
 
 
 def prepare(count: int, sides: list[int], with_pillow: bool) -> list[Run]:
-  """Compiles and warms up everybody."""
+  """Compiles all candidates and calls each once."""
   runs = []
   for side in sides:
     images = pictures(count, side)
@@ -120,7 +120,7 @@ def prepare(count: int, sides: list[int], with_pillow: bool) -> list[Run]:
 
 
 def row(run: Run, runs: list[Run], count: int) -> dict[str, Any]:
-  """What the table and the JSON say of a run."""
+  """Returns the measurements of a run for the table and the JSON."""
   peers = [
       x for x in runs
       if (x.name, x.side, x.blur) == ('Pillow', run.side, run.blur)
@@ -131,15 +131,15 @@ def row(run: Run, runs: list[Run], count: int) -> dict[str, Any]:
       'side': run.side,
       'blur': run.blur,
       'images_per_second': count / statistics.median(run.seconds),
-      'times_pillow': contest.paired_ratio(peer_seconds, run.seconds),
-      'round_ms': [1e3 * x for x in run.seconds],
+      'times_pillow': harness.paired_ratio(peer_seconds, run.seconds),
+      'repetition_ms': [1e3 * x for x in run.seconds],
       'compile_seconds': run.compile_seconds,
       'temp_bytes': run.temp_bytes,
   }
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the table, how to read it."""
+  """Returns the text: what ran where, the table, how to read it."""
   lines = [
       [
           r['name'],
@@ -152,12 +152,12 @@ def report(results: dict[str, Any]) -> str:
       ]
       for r in results['rows']
   ]
-  header = ['contestant', 'from', 'blur', 'images/s', 'x Pillow', 'compile s']
+  header = ['candidate', 'from', 'blur', 'images/s', 'x Pillow', 'compile s']
   return '\n'.join([
       f'Augmentation of {results["images"]} images to 32x32 floats.',
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["cores"]} host core(s).',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table([*header, 'MiB'], lines),
       '',
@@ -177,18 +177,18 @@ def command() -> None:
   if not sides:
     raise command_lib.UsageError('--sides is empty.')
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
-  _, clock = contest.choose_clock()
+    harness.pin_to_one_core()
+  _, clock = harness.choose_clock()
   with_pillow = importlib.util.find_spec('PIL') is not None
   if not with_pillow:
     output.say('not installed: Pillow (pip install pillow)')
   runs = prepare(_IMAGES.value, sides, with_pillow)
-  contest.time_rounds(runs, options.ROUNDS.value, clock)
+  harness.time_all(runs, options.REPETITIONS.value, clock)
   results = {
       'command': 'augment',
-      **contest.environment(),
+      **harness.environment(),
       'images': _IMAGES.value,
-      'rounds': options.ROUNDS.value,
+      'repetitions': options.REPETITIONS.value,
       'rows': [row(run, runs, _IMAGES.value) for run in runs],
   }
   if options.JSON.value:
