@@ -205,7 +205,7 @@ class LinearTest(parameterized.TestCase):
   def test_bad_batches(self):
     features, labels = _task()
     for batches, message in (
-        ([], r'epoch_batches\(0\) must give at least one batch'),
+        ([], r'epoch_batches\(0\) must yield one batch or more'),
         ([(features[:, :4], labels)], r'rows of 6 features.*\(23, 4\)'),
         ([(features[:0], labels[:0])], r'one or more rows.*\(0, 6\)'),
         ([(features, labels - 1)], 'labels of epoch_batches.*-1'),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The knobs of a linear readout: checked, and put into the form it runs on."""
+"""Checks hyperparameters of a linear probe and converts them."""
 
 from collections.abc import Sequence
 import math
@@ -11,7 +11,7 @@ from hcl_jax import _checks
 
 
 class Rule(NamedTuple):
-  """What an update is made of, the learning rate apart; hashable."""
+  """Update rule without the learning rate; hashable."""
 
   optimizer: str
   momentum: float
@@ -26,7 +26,7 @@ def read(
     momentum: float,
     decay_epochs: Sequence[int],
 ) -> tuple[Rule, np.ndarray]:
-  """The update, and the learning rate of each epoch ``[epochs]``."""
+  """Returns the update rule and learning rates of the epochs ``[epochs]``."""
   _checks.positive_int('epochs', epochs)
   _checks.positive('learning_rate', learning_rate)
   _checks.choice('optimizer', optimizer, ('adam', 'sgd'))
@@ -45,10 +45,10 @@ def read(
 
 
 def seeds(values: Sequence[int]) -> list[int]:
-  """One or more whole numbers."""
+  """Reads one or more ints >= 0."""
   values = [int(value) for value in values]
   if not values or min(values) < 0:
     raise ValueError(
-        f'seeds must be one or more whole numbers >= 0, got {values}.'
+        f'seeds must be one or more ints >= 0, got {values}.'
     )
   return values

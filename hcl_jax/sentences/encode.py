@@ -114,5 +114,5 @@ class Embedder:
         sentences, max_length=self._length, lengths=(self._length,),
         num_rows=rows,
     )  # fmt: skip
-    batch = sentences_lib.pack(**batch, min_lanes=lanes, min_words=words)
+    batch = sentences_lib.pack(**batch, min_packed_rows=lanes, min_words=words)
     return step_lib.split_rows(batch._asdict(), 1)
