@@ -53,7 +53,7 @@ def step(rule, state, features, labels, learning_rate):
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def epoch(rule, state, features, labels, order, learning_rate):
+def epoch(rule, state, features, labels, *, order, learning_rate):
   """Updates the state from one epoch of features that are on the device.
 
   Args:

@@ -19,6 +19,7 @@ class Rule(NamedTuple):
 
 
 def read(
+    *,
     epochs: int,
     learning_rate: float,
     weight_decay: float,

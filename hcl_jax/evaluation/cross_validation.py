@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
+import functools
 from typing import Any
 from typing import Protocol
 import warnings
@@ -93,10 +94,13 @@ def cross_validate(
   features, labels, cs = _read(features, labels, cs)
   _check_seed(seed)
   check_folds(folds, inner_folds, labels, stratified=seed is not None)
+  run_fold = functools.partial(
+      _run_fold, cs=cs, inner_folds=inner_folds, seed=seed
+  )
   done = _in_processes(
-      _run_fold,
+      run_fold,
       [
-          (classifier, features, labels, division, cs, inner_folds, seed)
+          (classifier, features, labels, division)
           for division in _splits(labels, folds, seed)
       ],
       _read_workers(workers, len(features), folds),
@@ -147,9 +151,9 @@ def predict(
   _check_count('folds', folds, len(labels))
   divisions = _splits(labels, folds, seed)
   inner = _in_processes(
-      _inner_scores,
+      functools.partial(_inner_scores, cs=cs, score=score),
       [
-          (classifier, train_features, labels, some, cs, score)
+          (classifier, train_features, labels, some)
           for some in _in_parts(divisions, _FOLDS_TOGETHER)
       ],
       _read_workers(workers, len(labels), folds),
@@ -200,12 +204,15 @@ def _check_count(name, folds, rows):
     )
 
 
-def _run_fold(classifier, features, labels, division, cs, inner_folds, seed):
+def _run_fold(
+    classifier, features, labels, division, *, cs, inner_folds, seed
+):
   """Chooses C on the rows outside a fold and scores on the fold."""
   rest, held_out = division
   train = features[rest], labels[rest]
   inner = _splits(labels[rest], inner_folds, seed)
-  c, mean = _choose(cs, _inner_scores(classifier, *train, inner, cs, accuracy))
+  scores = _inner_scores(classifier, *train, inner, cs=cs, score=accuracy)
+  c, mean = _choose(cs, scores)
   ((predicted,),) = classifier.predictions(features, labels, [division], [c])
   return {
       'accuracy': accuracy(labels[held_out], predicted),
@@ -215,7 +222,7 @@ def _run_fold(classifier, features, labels, division, cs, inner_folds, seed):
   }
 
 
-def _inner_scores(classifier, features, labels, divisions, cs, score):
+def _inner_scores(classifier, features, labels, divisions, *, cs, score):
   """Returns the score on each fold, for each C."""
   predictions = classifier.predictions(features, labels, divisions, cs)
   return [

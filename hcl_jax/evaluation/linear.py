@@ -76,7 +76,12 @@ def linear_accuracy(
     the last epoch, not of the best one.
   """
   rule, rates = _recipe.read(
-      epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
+      epochs=epochs,
+      learning_rate=learning_rate,
+      weight_decay=weight_decay,
+      optimizer=optimizer,
+      momentum=momentum,
+      decay_epochs=decay_epochs,
   )
   _checks.positive_int('batch_size', batch_size)
   train = _read('train', train_features, train_labels, num_classes)
@@ -91,14 +96,23 @@ def linear_accuracy(
     pairs = [
         _head.epoch(
             rule, state, features, labels,
-            _order(seed, epoch, len(labels), batch_size), rates[epoch],
+            order=_order(seed, epoch, len(labels), batch_size),
+            learning_rate=rates[epoch],
         )
         for state, seed in zip(states, seeds, strict=True)
     ]  # fmt: skip
     states, totals = zip(*pairs, strict=True)
     return states, np.float64(jax.device_get(totals)) / len(labels)
 
-  return _train(rule, seeds, run_epoch, epochs, test, num_classes, progress)
+  return _train(
+      run_epoch,
+      test,
+      rule=rule,
+      seeds=seeds,
+      epochs=epochs,
+      num_classes=num_classes,
+      progress=progress,
+  )
 
 
 def linear_accuracy_from_batches(
@@ -146,7 +160,12 @@ def linear_accuracy_from_batches(
     See :func:`linear_accuracy`.
   """
   rule, rates = _recipe.read(
-      epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
+      epochs=epochs,
+      learning_rate=learning_rate,
+      weight_decay=weight_decay,
+      optimizer=optimizer,
+      momentum=momentum,
+      decay_epochs=decay_epochs,
   )
   test = _read('test', test_features, test_labels, num_classes)
   seeds = _recipe.seeds(seeds)
@@ -177,10 +196,18 @@ def linear_accuracy_from_batches(
     return states, np.float64(jax.device_get(totals)).sum(axis=0) / rows
 
   test = scale(test[0]), test[1]
-  return _train(rule, seeds, run_epoch, epochs, test, num_classes, progress)
+  return _train(
+      run_epoch,
+      test,
+      rule=rule,
+      seeds=seeds,
+      epochs=epochs,
+      num_classes=num_classes,
+      progress=progress,
+  )
 
 
-def _train(rule, seeds, run_epoch, epochs, test, num_classes, progress):
+def _train(run_epoch, test, *, rule, seeds, epochs, num_classes, progress):
   """Trains one head per seed, epoch by epoch, and scores them at the end."""
   features, labels = test
   states = [

@@ -127,10 +127,12 @@ def column_negatives(
       frozen=stop_gradient_weights,
       axis_name=axis_name,
   )
-  inputs = _devices.same_varying(
-      rows, columns, own, row_ids, column_ids, where, scale, beta
+  inputs = _ColumnInputs(
+      *_devices.same_varying(
+          rows, columns, own, row_ids, column_ids, where, scale, beta
+      )
   )
-  peak, log_mean, count = _columns(*inputs, scan)
+  peak, log_mean, count = _columns(inputs, scan)
   peak, count = stop_gradient((peak, count))
   return _nce.Negatives(peak, log_mean, jnp.log(count))
 
@@ -218,7 +220,7 @@ def _gram_bwd(scan, residuals, cotangents):
         keep(i, i),
         scale,
         beta,
-        scan.frozen,
+        frozen=scan.frozen,
         axes=(1, 0),
     )
     p = positive[i]
@@ -236,7 +238,7 @@ def _gram_bwd(scan, residuals, cotangents):
         off_keep(i, j),
         scale,
         beta,
-        scan.frozen,
+        frozen=scan.frozen,
         axes=(1, 0),
     )
     sums = [s + x for s, x in zip(sums, parts, strict=True)]
@@ -257,11 +259,22 @@ def _gram_bwd(scan, residuals, cotangents):
 _gram.defvjp(_gram_fwd, _gram_bwd)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(8,))
-def _columns(rows, columns, own, row_ids, column_ids, where, scale, beta, scan):
-  return _columns_fwd(
-      rows, columns, own, row_ids, column_ids, where, scale, beta, scan
-  )[0]
+class _ColumnInputs(NamedTuple):
+  """Arguments of :func:`column_negatives` that are arrays or None."""
+
+  rows: jax.Array
+  columns: jax.Array
+  own: jax.Array | None
+  row_ids: jax.Array | None
+  column_ids: jax.Array | None
+  where: jax.Array | None
+  scale: jax.Array
+  beta: jax.Array
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _columns(inputs, scan):
+  return _columns_fwd(inputs, scan)[0]
 
 
 class _ColumnTiles(NamedTuple):
@@ -274,7 +287,8 @@ class _ColumnTiles(NamedTuple):
   keep: Callable[..., jax.Array | None]
 
 
-def _column_tiles(rows, columns, row_ids, column_ids, where, scan):
+def _column_tiles(inputs, scan):
+  rows, columns, _, row_ids, column_ids, where, _, _ = inputs
   n, block = columns.shape[0], scan.block
   row_block, block = (_tiles.even_block(x, block) for x in (rows.shape[0], n))
   row_blocks = _tiles.blocks(rows, row_block)
@@ -316,10 +330,9 @@ def _column_tiles(rows, columns, row_ids, column_ids, where, scan):
   )
 
 
-def _columns_fwd(
-    rows, columns, own, row_ids, column_ids, where, scale, beta, scan
-):
-  tiles = _column_tiles(rows, columns, row_ids, column_ids, where, scan)
+def _columns_fwd(inputs, scan):
+  rows, own, scale, beta = inputs.rows, inputs.own, inputs.scale, inputs.beta
+  tiles = _column_tiles(inputs, scan)
   shape = tiles.rows.shape[:2]
 
   def tile(visiting, folds, ij):
@@ -347,20 +360,15 @@ def _columns_fwd(
     mine = tilting.fold(own, scale, beta, None)
     folds = tilting.merge(folds, mine, scale, beta)
   log_mean = tilting.log_mean(*folds[2:])
-  residuals = rows, columns, own, row_ids, column_ids, where, scale, beta
-  return (folds.peak, log_mean, folds.count), (
-      *residuals,
-      folds.peak,
-      folds.low,
-      log_mean,
-  )
+  residuals = inputs, folds.peak, folds.low, log_mean
+  return (folds.peak, log_mean, folds.count), residuals
 
 
 def _columns_bwd(scan, residuals, cotangents):
-  rows, columns, own, row_ids, column_ids, where, scale, beta = residuals[:8]
-  peak, low, log_mean = residuals[8:]
+  inputs, peak, low, log_mean = residuals
+  rows, columns, own, *_, scale, beta = inputs
   _, cotangent, _ = cotangents
-  tiles = _column_tiles(rows, columns, row_ids, column_ids, where, scan)
+  tiles = _column_tiles(inputs, scan)
   transposed = jnp.swapaxes(tiles.rows, 1, 2)
   side = _tiles.Side.of(cotangent, peak, low, log_mean)
   side_blocks = side.in_blocks(tiles.rows.shape[1])
@@ -375,7 +383,7 @@ def _columns_bwd(scan, residuals, cotangents):
         tiles.keep(i, j, ids),
         scale,
         beta,
-        scan.frozen,
+        frozen=scan.frozen,
     )
     sums = [s + x for s, x in zip(sums, parts, strict=True)]
     to_rows = to_rows.at[i].add(_vectors.product(to_c, blocks[j]))
@@ -408,11 +416,15 @@ def _columns_bwd(scan, residuals, cotangents):
   to_own = None
   if own is not None:
     to_own, own_scale, own_beta = _tiles.tile_cotangents(
-        (side,), own, None, scale, beta, scan.frozen
+        (side,), own, None, scale, beta, frozen=scan.frozen
     )
     to_scale, to_beta = to_scale + own_scale, to_beta + own_beta
   to_scale += jnp.sum(cotangent * (1 - peak))
-  return to_rows, to_columns, to_own, None, None, None, to_scale, to_beta
+  return (
+      _ColumnInputs(
+          to_rows, to_columns, to_own, None, None, None, to_scale, to_beta
+      ),
+  )
 
 
 _columns.defvjp(_columns_fwd, _columns_bwd)

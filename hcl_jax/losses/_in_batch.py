@@ -95,7 +95,7 @@ def simclr_loss(
     [3] Chen et al., A Simple Framework for Contrastive Learning, 2020.
   """
   z1, z2 = _checks.embeddings(z1=z1, z2=z2)
-  scale, beta, tau_plus = _nce.read_hyperparameters(
+  hyperparameters = _nce.read_hyperparameters(
       z1,
       temperature=temperature,
       beta=beta,
@@ -111,9 +111,7 @@ def simclr_loss(
       z1,
       z2,
       labels,
-      scale,
-      beta,
-      tau_plus,
+      hyperparameters,
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
@@ -123,9 +121,10 @@ def simclr_loss(
 
 @_compiled
 def _simclr_loss(
-    z1, z2, labels, scale, beta, tau_plus, *, floor, axis_name, block_size,
+    z1, z2, labels, hyperparameters, *, floor, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
+  scale, beta, tau_plus = hyperparameters
   batch = z1.shape[0]
   z1, z2 = _vectors.normalize(z1), _vectors.normalize(z2)
   block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
@@ -211,7 +210,7 @@ def in_batch_loss(
   anchors, positives = _checks.embeddings(
       anchors=anchors, positives=positives
   )
-  scale, beta, tau_plus = _nce.read_hyperparameters(
+  hyperparameters = _nce.read_hyperparameters(
       anchors,
       temperature=temperature,
       beta=beta,
@@ -228,12 +227,10 @@ def in_batch_loss(
   return _in_batch_loss(
       anchors,
       positives,
-      shared,
-      own,
-      labels,
-      scale,
-      beta,
-      tau_plus,
+      hyperparameters,
+      shared=shared,
+      own=own,
+      labels=labels,
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
@@ -243,9 +240,10 @@ def in_batch_loss(
 
 @_compiled
 def _in_batch_loss(
-    anchors, positives, shared, own, labels, scale, beta, tau_plus, *, floor,
+    anchors, positives, hyperparameters, *, shared, own, labels, floor,
     axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
+  scale, beta, tau_plus = hyperparameters
   batch = anchors.shape[0]
   anchors, positives = map(_vectors.normalize, (anchors, positives))
   if own is not None:

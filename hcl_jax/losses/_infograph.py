@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """InfoGraph's objective for nodes and graphs, plain and with hard negatives."""
 
+from typing import NamedTuple
+
 import jax
 from jax.lax import stop_gradient
 import jax.numpy as jnp
@@ -126,7 +128,24 @@ def infograph_loss(
     beta, tau_plus = jnp.zeros_like(beta), jnp.zeros_like(tau_plus)
   objective = _released if variant == 'released' else _paper
   own = ids[:, None] == jnp.arange(num_graphs, dtype=ids.dtype)[None, :]
-  return objective(scores, own, counts, graph_mask, beta, tau_plus)
+  pairs = _Pairs(scores, own, counts, graph_mask)
+  return objective(pairs, beta, tau_plus)
+
+
+class _Pairs(NamedTuple):
+  """All pairs of a node and a graph.
+
+  Attributes:
+    scores: inner products ``[nodes, graphs]``.
+    own: whether the graph is the node's own, ``[nodes, graphs]``.
+    counts: number of equal nodes, 0 in padding, ``[nodes]``.
+    graph_mask: graphs to count, ``[graphs]``.
+  """
+
+  scores: jax.Array
+  own: jax.Array
+  counts: jax.Array
+  graph_mask: jax.Array
 
 
 def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
@@ -145,7 +164,8 @@ def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
   return jnp.take(scores, node_rows, axis=0, mode='fill', fill_value=0)
 
 
-def _paper(scores, own, counts, graph_mask, beta, tau_plus):
+def _paper(pairs, beta, tau_plus):
+  scores, own, counts, graph_mask = pairs
   others = graph_mask[None, :] & ~own
   beta = tilting.clipped_beta(beta, scores, _CLIP, others)
   num_graphs = jnp.sum(graph_mask, dtype=jnp.int32)
@@ -158,7 +178,8 @@ def _paper(scores, own, counts, graph_mask, beta, tau_plus):
   return debiased + _mean(_softplus(-own_scores), counts) - 2 * _LOG2
 
 
-def _released(scores, own, counts, graph_mask, beta, tau_plus):
+def _released(pairs, beta, tau_plus):
+  scores, own, counts, graph_mask = pairs
   p = _own_scores(scores, own)
   q = jnp.where(own, 0, scores)
   prior = tau_plus / (1 - tau_plus)

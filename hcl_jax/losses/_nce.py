@@ -46,6 +46,14 @@ FLOORS = ('sphere', 'soft', 'none')
 SOFT_FLOOR = 0.5  # r0 of floor='soft': doubles gradients at most
 
 
+class Hyperparameters(NamedTuple):
+  """Hyperparameters of a cosine loss as arrays; scale is 1 / temperature."""
+
+  scale: jax.Array
+  beta: jax.Array
+  tau_plus: jax.Array
+
+
 class Negatives(NamedTuple):
   """Summary of an anchor's negatives: log N and A = scale peak + log_mean."""
 
@@ -325,8 +333,8 @@ def read_hyperparameters(
     tau_plus: ArrayLike,
     floor: str,
     block_size: int | None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Checks hyperparameters of a cosine loss; returns scale, beta, tau_plus."""
+) -> Hyperparameters:
+  """Checks hyperparameters of a cosine loss and converts them to arrays."""
   _checks.temperature(temperature)
   _checks.beta(beta)
   _checks.tau_plus(tau_plus)
@@ -336,8 +344,8 @@ def read_hyperparameters(
   dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
-  return tuple(
-      jnp.asarray(x, dtype) for x in (1 / temperature, beta, tau_plus)
+  return Hyperparameters(
+      *(jnp.asarray(x, dtype) for x in (1 / temperature, beta, tau_plus))
   )
 
 

@@ -71,7 +71,7 @@ def moco_loss(
   queue = _checks.matrix('queue', queue)
   _checks.same_width('queries', queries, 'queue', queue)
   _checks.same_dtype('queries', queries, 'queue', queue)
-  scale, beta, tau_plus = _nce.read_hyperparameters(
+  hyperparameters = _nce.read_hyperparameters(
       queries,
       temperature=temperature,
       beta=beta,
@@ -89,11 +89,9 @@ def moco_loss(
       queries,
       keys,
       queue,
-      where,
-      extra,
-      scale,
-      beta,
-      tau_plus,
+      hyperparameters,
+      where=where,
+      extra=extra,
       floor=floor,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
@@ -104,9 +102,10 @@ def moco_loss(
     jax.jit, static_argnames=('floor', 'block_size', 'stop_gradient_weights')
 )
 def _moco_loss(
-    queries, keys, queue, where, extra, scale, beta, tau_plus, *, floor,
-    block_size, stop_gradient_weights,
+    queries, keys, queue, hyperparameters, *, where, extra, floor, block_size,
+    stop_gradient_weights,
 ):  # fmt: skip
+  scale, beta, tau_plus = hyperparameters
   if where is not None:
     # A key that no query counts must not enter a product: 0 * NaN is NaN.
     queue = jnp.where(jnp.any(where, axis=0)[:, None], queue, 0)

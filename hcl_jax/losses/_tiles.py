@@ -91,7 +91,7 @@ def _is_bounded(scale, beta):
   return exact & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
 
 
-def fold_tile(folds, c, keep, scale, beta, axes=(1,)):
+def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
   """Adds a tile to folds.
 
   Args:
@@ -133,7 +133,7 @@ def fold_tile(folds, c, keep, scale, beta, axes=(1,)):
   return lax.cond(bounded, about_one, about_peak, tuple(folds), c, keep)
 
 
-def tile_cotangents(sides, c, keep, scale, beta, frozen, axes=(1,)):
+def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
   """Computes cotangents of a tile's cosines, scale and beta.
 
   Args:

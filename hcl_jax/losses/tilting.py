@@ -240,7 +240,9 @@ def debiased_loss(
   if floor_gap is None:
     floor_gap = jnp.full_like(gap, -jnp.inf)
   log_n = jnp.broadcast_to(log_n, gap.shape).astype(gap.dtype)
-  return _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor)
+  return _debiased_loss(
+      _Debiasing(gap, excess, floor_gap, log_n, tau_plus, soft_floor)
+  )
 
 
 def is_clamped(
@@ -254,18 +256,29 @@ def is_clamped(
   if floor_gap is None:
     floor_gap = jnp.full_like(gap, -jnp.inf)
   log_n = jnp.zeros_like(gap)
-  return _log_odds(gap, excess, floor_gap, log_n, tau_plus, None)[2]
+  terms = _Debiasing(gap, excess, floor_gap, log_n, tau_plus, None)
+  return _log_odds(terms)[2]
+
+
+class _Debiasing(NamedTuple):
+  """Terms of :func:`debiased_loss`."""
+
+  gap: jax.Array
+  excess: jax.Array
+  floor_gap: jax.Array
+  log_n: jax.Array
+  tau_plus: jax.Array
+  soft_floor: jax.Array | None
 
 
 @jax.custom_jvp
-def _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
-  return jax.nn.softplus(
-      _log_odds(gap, excess, floor_gap, log_n, tau_plus, soft_floor)[0]
-  )
+def _debiased_loss(terms):
+  return jax.nn.softplus(_log_odds(terms)[0])
 
 
-def _log_odds(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
+def _log_odds(terms):
   """Returns log(Ng / e^a), log(tau e^{B-A}), and whether the floor applies."""
+  gap, excess, floor_gap, log_n, tau_plus, soft_floor = terms
   delta = _safe_log(tau_plus) + excess - gap
   spread = gap - jnp.log1p(-tau_plus)
   if soft_floor is not None:
@@ -279,10 +292,11 @@ def _log_odds(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
 
 @_debiased_loss.defjvp
 def _debiased_loss_jvp(primals, tangents):
-  gap, excess, _, log_n, tau_plus, soft_floor = primals
-  d_gap, d_excess, d_floor_gap, _, d_tau_plus, _ = tangents
-  loss = _debiased_loss(*primals)
-  log_odds, delta, clamped = _log_odds(*primals)
+  (terms,), (d_terms,) = primals, tangents
+  gap, excess, _, log_n, tau_plus, soft_floor = terms
+  d_gap, d_excess, d_floor_gap, _, d_tau_plus, _ = d_terms
+  loss = _debiased_loss(terms)
+  log_odds, delta, clamped = _log_odds(terms)
   odds_slope = jax.nn.sigmoid(log_odds)
   log_ratio = log_n - jnp.log1p(-tau_plus) - loss
   if soft_floor is not None:

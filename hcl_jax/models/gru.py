@@ -2,6 +2,7 @@
 """Sentence encoders: recurrent or bag of words, single or as a pair."""
 
 import functools
+from typing import NamedTuple
 
 from flax import linen as nn
 import jax
@@ -63,13 +64,13 @@ class Gru(nn.Module):
     ]
     from_words = jnp.concatenate([x[:dim] for x in kernels], axis=1)
     projected = jnp.matmul(words, from_words) + jnp.concatenate(biases)[None]
-    states = _recur(
+    inputs = _RecurrentInputs(
         projected,
         *(kernel[dim:] for kernel in kernels),
         batch.places,
         _goes_on(batch.rows, self.reverse),
-        self.reverse,
     )
+    states = _recur(inputs, self.reverse)
     ends = batch.firsts if self.reverse else batch.lasts
     return jnp.take(
         states.reshape(-1, width), ends, axis=0, mode='fill', fill_value=0
@@ -208,28 +209,33 @@ def _goes_on(rows, reverse):
   return jnp.concatenate([same, edge] if reverse else [edge, same])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _recur(projected, w_gates, w_candidate, places, goes_on, reverse):
-  """Computes the states ``[T, R, width]`` of packed rows.
+class _RecurrentInputs(NamedTuple):
+  """Inputs of a recurrence over packed rows.
 
-  Args:
+  Attributes:
     projected: products of words with their weights, plus bias,
       ``[U, 3 width]``.
     w_gates: weights from state to gates, ``[width, 2 width]``.
     w_candidate: weights from state to candidate, ``[width, width]``.
     places: words, ``[T, R]``.
     goes_on: False where the previous state is 0, ``[T, R]``.
-    reverse: whether to go from the last place to the first.
-
-  Returns:
-    The states.
   """
-  return _recur_forwards(
-      projected, w_gates, w_candidate, places, goes_on, reverse
-  )[0]
+
+  projected: jax.Array
+  w_gates: jax.Array
+  w_candidate: jax.Array
+  places: jax.Array
+  goes_on: jax.Array
 
 
-def _recur_forwards(projected, w_gates, w_candidate, places, goes_on, reverse):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _recur(inputs, reverse):
+  """Computes the states ``[T, R, width]``, from the last place if reverse."""
+  return _recur_forwards(inputs, reverse)[0]
+
+
+def _recur_forwards(inputs, reverse):
+  projected, w_gates, w_candidate, places, goes_on = inputs
   width = w_candidate.shape[0]
 
   def step(state, place):
@@ -247,7 +253,6 @@ def _recur_forwards(projected, w_gates, w_candidate, places, goes_on, reverse):
   _, (states, *steps) = lax.scan(
       step, start, (places, goes_on), reverse=reverse
   )
-  inputs = projected, w_gates, w_candidate, places, goes_on
   return states, (inputs, steps)
 
 
@@ -289,11 +294,13 @@ def _recur_backwards(reverse, residuals, d_states):
       for x in (d_gates, d_candidate)
   ], axis=1)
   return (
-      d_projected,
-      jnp.matmul(before.T, d_gates),
-      jnp.matmul(kept.T, d_candidate),
-      None,
-      None,
+      _RecurrentInputs(
+          d_projected,
+          jnp.matmul(before.T, d_gates),
+          jnp.matmul(kept.T, d_candidate),
+          None,
+          None,
+      ),
   )
 
 
