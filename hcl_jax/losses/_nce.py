@@ -20,7 +20,8 @@ blocks, devices, masks or care for rounding:
 ...   debiased = jnp.maximum(debiased, jnp.exp(-1 / temperature))
 ...   losses = jnp.log(1 + (2 * batch - 2) * debiased / positive)
 ...   return jnp.mean(losses.reshape(2, batch), axis=0)
->>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 8, 4))
+>>> z1, noise = jax.random.normal(jax.random.key(0), (2, 8, 4))
+>>> z2 = z1 + noise / 2
 >>> for name, beta, tau_plus in (
 ...     ('standard', 0.0, 0.0), ('debiased', 0.0, 0.1), ('hard', 1.0, 0.1)
 ... ):
