@@ -78,8 +78,8 @@ class _Problems:
     ridges = (1 / (c * self._counts)).astype(np.float32)[:, None]
     todo = np.arange(len(ridges))  # unsolved problems
     gradients = self._gradients(todo, ridges)
-    before, steps, directions = np.empty((3, *gradients.shape), np.float32)
-    last = np.full(len(ridges), np.inf)
+    before, steps, directions = (np.empty_like(gradients) for _ in range(3))
+    last = sizes = np.full(len(ridges), np.inf)
     precondition = None
     for iteration in range(_ITERATIONS):
       sizes = np.abs(gradients[todo]).max(axis=1) / self._scale
@@ -93,7 +93,7 @@ class _Problems:
       if not len(todo):
         return self._weights.copy()
       restarts = precondition is None
-      if restarts:
+      if precondition is None:
         precondition = self._preconditioner(ridges)
       gradient = gradients[todo]
       step = precondition(gradient)
@@ -142,12 +142,13 @@ class _Problems:
     self._margins[todo] = self._weights[todo] @ self._rows.T
 
   def _renew_curvature(self):
-    from scipy.linalg import blas
+    from scipy import linalg
 
     wrong = _wrong(self._margins)
     root = np.sqrt(np.mean(wrong * (1 - wrong) * self._shares, axis=0))
     # The lower triangle; transposed, the rows are in the order of BLAS.
-    self._curvature = blas.ssyrk(1.0, (root[:, None] * self._rows).T, lower=1)
+    (syrk,) = linalg.get_blas_funcs(('syrk',), dtype=np.float32)
+    self._curvature = syrk(1.0, (root[:, None] * self._rows).T, lower=1)
 
   def _preconditioner(self, ridges):
     from scipy import linalg

@@ -42,7 +42,7 @@ def read(
       axis=1,
   )
   rule = Rule(optimizer, float(momentum), float(weight_decay))
-  return rule, np.float32(learning_rate * 0.1**drops)
+  return rule, np.asarray(learning_rate * 0.1**drops, np.float32)
 
 
 def seeds(values: Sequence[int]) -> list[int]:

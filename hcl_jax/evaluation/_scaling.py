@@ -36,9 +36,12 @@ def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Mean and deviation; the deviation is never 0.
   """
   blocks = [features[i : i + _ROWS] for i in range(0, len(features), _ROWS)]
-  total = sum(np.sum(b, axis=0, dtype=np.float64) for b in blocks)
+  total, squares = np.zeros((2, features.shape[1]))
+  for block in blocks:
+    total += np.sum(block, axis=0, dtype=np.float64)
   mean = total / len(features)
-  squares = sum(np.sum((b - mean[None]) ** 2, axis=0) for b in blocks)
+  for block in blocks:
+    squares += np.sum((block - mean[None]) ** 2, axis=0)
   deviation = np.sqrt(squares / len(features))
   floor = _FLOOR * np.sqrt(np.mean(deviation**2)) or 1.0
   deviation = np.maximum(deviation, floor)

@@ -2,11 +2,13 @@
 """Cross-validates classifiers: chooses C on folds, scores on other folds."""
 
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Sequence
 import contextlib
 import functools
 from typing import Any
 from typing import Protocol
+from typing import cast
 import warnings
 
 import joblib
@@ -44,9 +46,11 @@ class Classifier(Protocol):
       divisions: rows to fit and rows to classify.
       cs: inverse strengths of the regularization.
     """
+    ...
 
   def describe(self, features: np.ndarray) -> dict[str, Any]:
     """Returns what the classifier derives from training features, by name."""
+    ...
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
@@ -160,11 +164,11 @@ def predict(
       _by_fold(progress, folds),
   )
   c, mean = _choose(cs, np.concatenate(inner))
-  rows = np.arange(len(labels) + len(features))
+  rows, first = np.arange(len(labels) + len(features)), len(labels)
   ((predicted,),) = classifier.predictions(
       np.concatenate([train_features, features]),
       labels,
-      [np.split(rows, [len(labels)])],
+      [(rows[:first], rows[first:])],
       [c],
   )
   return predicted, {'c': c, 'inner_score': mean}
@@ -268,8 +272,10 @@ def _by_fold(progress, folds):
 
 def _in_processes(function, arguments, workers, progress):
   """Returns results of a function for each tuple of arguments, in order."""
-  results = joblib.Parallel(n_jobs=workers, return_as='generator')(
-      joblib.delayed(function)(*each) for each in arguments
+  parallel = joblib.Parallel(n_jobs=workers, return_as='generator')
+  results = cast(
+      Generator[Any, None, None],
+      parallel(joblib.delayed(function)(*each) for each in arguments),
   )
   done = []
   with warnings.catch_warnings(), contextlib.closing(results):

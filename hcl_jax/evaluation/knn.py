@@ -154,15 +154,16 @@ def _search(bank, queries, k, block_size):
   ]
   for start, block in _blocks(bank, block_size):
     block = _unit(block)
-    bounds = np.int32([start, len(bank)])
+    bounds = np.array([start, len(bank)], np.int32)
     found = [
         _merge(best, tile, block, bounds)
         for best, tile in zip(found, tiles, strict=True)
     ]
-  return tuple(
+  similarities, rows = (
       np.concatenate(parts)[: len(queries)]
       for parts in zip(*found, strict=True)
   )
+  return similarities, rows
 
 
 def _blocks(

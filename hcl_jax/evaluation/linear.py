@@ -213,6 +213,7 @@ def _train(run_epoch, test, *, rule, seeds, epochs, num_classes, progress):
   states = [
       _head.init(rule, seed, features.shape[1], num_classes) for seed in seeds
   ]
+  losses = np.full(len(seeds), np.nan)
   for epoch in range(epochs):
     states, losses = run_epoch(states, epoch)
     if not np.all(np.isfinite(losses)):

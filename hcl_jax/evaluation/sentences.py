@@ -69,8 +69,8 @@ def sentence_scores(
   if not task.is_pairs:
     train, test = (embeddings[part] for part in rows)
     return question_accuracy(train, train_labels, test, test_labels, **options)
-  pairs = np.split(embeddings, 2)
-  train, test = ([side[part] for side in pairs] for part in rows)
+  first, second = np.split(embeddings, 2)
+  train, test = ((first[part], second[part]) for part in rows)
   return paraphrase_scores(train, train_labels, test, test_labels, **options)
 
 
@@ -100,9 +100,10 @@ def sentence_accuracy(
     all folds. (The released evaluation prints that of the first fold.)
   """
   embeddings, labels = _shuffle(embeddings, labels, seed)
+  options.setdefault('cs', CS)
   return cross_validation.cross_validate(
       _Logistic(), embeddings, labels, folds=folds, inner_folds=folds,
-      seed=None, **{'cs': CS} | options,
+      seed=None, **options,
   )  # fmt: skip
 
 
@@ -133,10 +134,10 @@ def question_accuracy(
     ``accuracy``, the chosen ``c`` and its ``inner_score``.
   """
   train = _shuffle(train_embeddings, train_labels, seed)
+  options.setdefault('cs', CS)
   predicted, chosen = cross_validation.predict(
-      _Logistic(), *train, test_embeddings, folds=folds, seed=None,
-      **{'cs': CS} | options,
-  )  # fmt: skip
+      _Logistic(), *train, test_embeddings, folds=folds, seed=None, **options
+  )
   test_labels = _read_labels(test_labels, predicted)
   accuracy = cross_validation.accuracy(test_labels, predicted)
   return {'accuracy': accuracy, **chosen}
@@ -173,9 +174,10 @@ def paraphrase_scores(
     ``accuracy``, ``f1``, the chosen ``c`` and its ``inner_score``, an F1.
   """
   train = _shuffle(pair_features(*train_pairs), train_labels, seed)
+  options.setdefault('cs', CS)
   predicted, chosen = cross_validation.predict(
       _Logistic(), *train, pair_features(*test_pairs), folds=folds, seed=None,
-      score=f1, **{'cs': CS} | options,
+      score=f1, **options,
   )  # fmt: skip
   test_labels = _read_labels(test_labels, predicted)
   accuracy = cross_validation.accuracy(test_labels, predicted)

@@ -42,8 +42,11 @@ def svm_accuracy(
     >>> result['accuracy'], len(result['folds'])
     (1.0, 10)
   """
-  is_number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
-  if gamma not in ('scale', 'auto') and not (is_number and 0 < gamma < np.inf):
+  if isinstance(gamma, (int, float)) and not isinstance(gamma, bool):
+    is_valid = 0 < gamma < np.inf
+  else:
+    is_valid = isinstance(gamma, str) and gamma in ('scale', 'auto')
+  if not is_valid:
     raise ValueError(
         f"gamma must be 'scale', 'auto' or a number > 0, got {gamma!r}."
     )
@@ -80,8 +83,8 @@ class _Rbf:
 
   gamma: str | float
 
-  def predictions(self, *args):
-    return _one_by_one(self._predict, *args)
+  def predictions(self, features, labels, divisions, cs):
+    return _one_by_one(self._predict, features, labels, divisions, cs)
 
   def _predict(self, train, features, cs):
     from sklearn import svm
@@ -112,8 +115,8 @@ class _Rbf:
 class _Logistic:
   """Logistic regression on standardized features."""
 
-  def predictions(self, *args):
-    return _one_by_one(self._predict, *args)
+  def predictions(self, features, labels, divisions, cs):
+    return _one_by_one(self._predict, features, labels, divisions, cs)
 
   def _predict(self, train, features, cs):
     from sklearn import exceptions

@@ -78,7 +78,7 @@ def gram_negatives(
       masked=masked,
       frozen=stop_gradient_weights,
   )
-  outputs = _gram(*_devices.same_varying(z, ids, scale, beta), scan)
+  outputs = _gram(*_devices.same_varying((z, ids, scale, beta)), scan)
   peak, log_mean, count, positive = (
       x.reshape(batch, 2).T.reshape(2 * batch) for x in outputs
   )
@@ -128,11 +128,9 @@ def column_negatives(
       axis_name=axis_name,
   )
   inputs = _ColumnInputs(
-      *_devices.same_varying(
-          rows, columns, own, row_ids, column_ids, where, scale, beta
-      )
+      rows, columns, own, row_ids, column_ids, where, scale, beta
   )
-  peak, log_mean, count = _columns(inputs, scan)
+  peak, log_mean, count = _columns(_devices.same_varying(inputs), scan)
   peak, count = stop_gradient((peak, count))
   return _nce.Negatives(peak, log_mean, jnp.log(count))
 
@@ -149,9 +147,11 @@ class _Scan(NamedTuple):
   axis_name: str | None = None
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _gram(z, ids, scale, beta, scan):
+def _gram_primal(z, ids, scale, beta, scan):
   return _gram_fwd(z, ids, scale, beta, scan)[0]
+
+
+_gram = jax.custom_vjp(_gram_primal, nondiff_argnums=(4,))
 
 
 def _gram_tiles(z, ids, scan):
@@ -198,7 +198,7 @@ def _gram_fwd(z, ids, scale, beta, scan):
   folds = _tiles.visit(off, folds, *pairs)
   folds = tilting.Fold(*(_tiles.unblock(folds[:, k], n) for k in range(5)))
   log_mean = tilting.log_mean(*folds[2:])
-  outputs = folds.peak, log_mean, folds.count, _tiles.unblock(positive, n)
+  outputs = folds.peak, log_mean, folds.number, _tiles.unblock(positive, n)
   return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
 
 
@@ -272,9 +272,11 @@ class _ColumnInputs(NamedTuple):
   beta: jax.Array
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _columns(inputs, scan):
+def _columns_primal(inputs, scan):
   return _columns_fwd(inputs, scan)[0]
+
+
+_columns = jax.custom_vjp(_columns_primal, nondiff_argnums=(1,))
 
 
 class _ColumnTiles(NamedTuple):
@@ -295,6 +297,7 @@ def _column_tiles(inputs, scan):
   column_blocks = _tiles.blocks(columns, block)
   k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
   index = jnp.arange(k_columns * block).reshape(k_columns, block)
+  with_id = n
   if scan.masked:
     with_id = column_ids.shape[0]
     row_ids = _tiles.blocks(row_ids, row_block)
@@ -361,7 +364,7 @@ def _columns_fwd(inputs, scan):
     folds = tilting.merge(folds, mine, scale, beta)
   log_mean = tilting.log_mean(*folds[2:])
   residuals = inputs, folds.peak, folds.low, log_mean
-  return (folds.peak, log_mean, folds.count), residuals
+  return (folds.peak, log_mean, folds.number), residuals
 
 
 def _columns_bwd(scan, residuals, cotangents):

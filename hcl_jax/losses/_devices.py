@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers for a mapped axis of devices: its size, a ring, varying values."""
 
+from typing import TypeVar
+
 import jax
 from jax import lax
 import jax.numpy as jnp
+
+_Tree = TypeVar('_Tree')
 
 
 def axis_size(axis_name: str | None) -> int:
@@ -28,15 +32,15 @@ def pass_on(tree, axis_name):
   return jax.tree.map(lambda x: lax.ppermute(x, axis_name, ring), tree)
 
 
-def same_varying(*arrays):
-  """Makes all arrays vary over the mesh axes that any of them varies over.
+def same_varying(tree: _Tree) -> _Tree:
+  """Makes arrays vary over the mesh axes that any of them varies over.
 
   Inside shard_map(check_vma=True) a replicated hyperparameter that is combined
   with sharded embeddings must vary as they do; its cotangent is then summed
   over the devices. Adding a zero that varies does this.
   """
-  zero = sum(_zero(x) for x in arrays if x is not None)
-  return [x if x is None else _add_zero(x, zero) for x in arrays]
+  zero = sum(_zero(x) for x in jax.tree.leaves(tree))
+  return jax.tree.map(lambda x: _add_zero(x, zero), tree)
 
 
 def varying_as(tree, like):

@@ -294,15 +294,15 @@ def partnered_negatives(
   ``partner_columns`` count from this device's first column. Other arguments
   are those of :func:`_blockwise.column_negatives`.
   """
-  options = {'stop_gradient_weights': stop_gradient_weights}
   ring = axis_name is not None and block_size is not None
   if axis_name is not None and not ring:
     first = lax.axis_index(axis_name) * columns.shape[0]
     partner_columns = partner_columns + first
-    columns, column_ids, shared = (
-        x if x is None else lax.all_gather(x, axis_name, tiled=True)
-        for x in (columns, column_ids, shared)
+    gather = functools.partial(
+        lax.all_gather, axis_name=axis_name, tiled=True
     )
+    columns, column_ids = gather(columns), gather(column_ids)
+    shared = None if shared is None else gather(shared)
   if shared is not None:
     columns = jnp.concatenate([columns, shared])
   block = _blockwise.choose_block(rows.shape[0], columns.shape[0], block_size)
@@ -320,7 +320,7 @@ def partnered_negatives(
         column_ids=column_ids,
         own=own,
         axis_name=axis_name if ring else None,
-        **options,
+        stop_gradient_weights=stop_gradient_weights,
     )
   cosines = _vectors.inner_products(rows, columns)
   positive = jnp.take_along_axis(cosines, partner_columns[:, None], axis=1)
@@ -333,7 +333,7 @@ def partnered_negatives(
     always = ((0, 0), (0, own.shape[1]))
     keep = jnp.pad(keep, always, constant_values=True)
   return positive[:, 0], _nce.dense_negatives(
-      cosines, scale, beta, keep, **options
+      cosines, scale, beta, keep, stop_gradient_weights=stop_gradient_weights
   )
 
 

@@ -4,6 +4,7 @@
 from typing import NamedTuple
 
 import jax
+from jax import core
 from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -273,7 +274,7 @@ def _read_mask(name, mask, rows):
 def _check_ids(ids, node_mask, graph_mask):
   """Raises a ValueError if ids are invalid, unless they are traced."""
   arrays = ids, node_mask, graph_mask
-  if any(isinstance(x, jax.core.Tracer) for x in arrays):
+  if any(isinstance(x, core.Tracer) for x in arrays):
     return
   ids, node_mask, graph_mask = map(np.asarray, arrays)
   num_graphs = graph_mask.shape[0]
@@ -289,7 +290,7 @@ def _check_ids(ids, node_mask, graph_mask):
 
 def _check_indices(name, indices, node_mask, array_name, length):
   """Raises a ValueError if indices are out of range, unless traced."""
-  if any(isinstance(x, jax.core.Tracer) for x in (indices, node_mask)):
+  if any(isinstance(x, core.Tracer) for x in (indices, node_mask)):
     return
   indices = np.asarray(indices)
   outside = indices[node_mask & ((indices < 0) | (indices >= length))]

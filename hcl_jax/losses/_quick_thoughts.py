@@ -152,18 +152,18 @@ class _Anchors(NamedTuple):
 
 
 def _anchors(
-    left,
-    right,
+    left: jax.Array,
+    right: jax.Array,
     *,
-    beta=0.0,
-    tau_plus=0.0,
-    window=1,
-    self_pair='zero',
-    clip_scale=None,
-    stop_gradient_clip=False,
-    floor='none',
-    segments=None,
-    where=None,
+    beta: ArrayLike = 0.0,
+    tau_plus: ArrayLike = 0.0,
+    window: int = 1,
+    self_pair: str = 'zero',
+    clip_scale: ArrayLike | None = None,
+    stop_gradient_clip: bool = False,
+    floor: str = 'none',
+    segments: jax.Array | None = None,
+    where: jax.Array | None = None,
 ) -> _Anchors:
   """Checks arguments and computes the terms of the loss from all pairs."""
   left, right = _checks.embeddings(left=left, right=right)

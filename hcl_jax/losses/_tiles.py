@@ -41,7 +41,7 @@ class Side(NamedTuple):
 
   def in_blocks(self, block):
     """Returns stacked blocks, ``[k, 4, block]``; padding has cotangent 0."""
-    padding = Side(cotangent=0, peak=1, low=1, log_mean=0)
+    padding = 0, 1, 1, 0
     padded = [
         blocks(x, block, fill) for x, fill in zip(self, padding, strict=True)
     ]

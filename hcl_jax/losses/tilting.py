@@ -22,13 +22,14 @@ from typing import NamedTuple
 import jax
 from jax.lax import stop_gradient
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 
 class Fold(NamedTuple):
   """Sums over the scores seen so far, with d = scale * (score - peak)."""
 
   peak: jax.Array  # largest score, or an upper bound of it
-  count: jax.Array  # number of scores
+  number: jax.Array  # number of scores
   low: jax.Array  # sum of e^{beta d}
   excess: jax.Array  # sum of e^{beta d} (e^d - 1), accurate near d = 0
   high: jax.Array  # sum of e^{(1 + beta) d}, accurate far from d = 0
@@ -41,19 +42,18 @@ def fold(
     keep: jax.Array | None,
     *,
     axis: int = -1,
-    lowest: float | None = None,
+    lowest: ArrayLike | None = None,
 ) -> Fold:
   """Folds scores along an axis; a row without kept scores has sums 0."""
-  if lowest is None:
-    lowest = jnp.finfo(scores.dtype).min
+  masked = jnp.finfo(scores.dtype).min if lowest is None else lowest
   if keep is None:
     keep = jnp.ones_like(scores, dtype=bool)
-  scores = jnp.where(keep, scores, lowest)
+  scores = jnp.where(keep, scores, masked)
   peak = stop_gradient(jnp.max(scores, axis=axis))
   below = scores - jnp.expand_dims(peak, axis)
   d = scale * jnp.where(keep, below, 0)
-  count = jnp.sum(keep, axis=axis, dtype=scores.dtype)
-  return Fold(peak, count, *_sums(d, _tilts(d, beta, keep), axis))
+  number = jnp.sum(keep, axis=axis, dtype=scores.dtype)
+  return Fold(peak, number, *_sums(d, _tilts(d, beta, keep), axis))
 
 
 def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
@@ -65,7 +65,7 @@ def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
     by_low, by_one = jnp.exp(beta * drop), jnp.exp(drop)
     return Fold(
         peak=peak,
-        count=f.count,
+        number=f.number,
         low=by_low * f.low,
         excess=by_low * (by_one * f.excess + jnp.expm1(drop) * f.low),
         high=by_low * by_one * f.high,
@@ -185,7 +185,7 @@ def _tilts(d, beta, where):
 def clipped_beta(
     beta: jax.Array,
     scores: jax.Array,
-    clip_scale: jax.Array,
+    clip_scale: ArrayLike,
     where: jax.Array | None = None,
     stop_gradient_clip: bool = False,
 ) -> jax.Array:
@@ -299,6 +299,7 @@ def _debiased_loss_jvp(primals, tangents):
   log_odds, delta, clamped = _log_odds(terms)
   odds_slope = jax.nn.sigmoid(log_odds)
   log_ratio = log_n - jnp.log1p(-tau_plus) - loss
+  shrink = None
   if soft_floor is not None:
     shrink = _soft_shrinkage_slope(delta, soft_floor)
     by_gap, by_excess = odds_slope * (1 - shrink), odds_slope * shrink
@@ -318,7 +319,7 @@ def _debiased_loss_jvp(primals, tangents):
       by_gap * -jnp.expm1(-jnp.where(above > 0, above, 0)),
       jnp.exp(log_ratio + excess) * jnp.expm1(jnp.where(above > 0, 0, above)),
   ) / (1 - tau_plus)
-  if soft_floor is not None:
+  if soft_floor is not None and shrink is not None:
     safe_tau = jnp.where(tau_plus > 0, tau_plus, 1)
     outside = odds_slope * (1 / (1 - tau_plus) + shrink / safe_tau)
     by_tau = jnp.where(delta <= jnp.log(soft_floor), by_tau, outside)
