@@ -112,4 +112,6 @@ class Embedder:
         sentences, max_length=self._length, lengths=(self._length,),
         num_rows=rows,
     )  # fmt: skip
-    return sentences_lib.pack(**batch, min_lanes=lanes, min_words=words)
+    return sentences_lib.pack(
+        **batch, min_packed_rows=lanes, min_words=words
+    )
