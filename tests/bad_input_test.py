@@ -311,7 +311,7 @@ class ConfigTest(BadInputTest):
       ('', 'nothing to sweep'),
       ('--sweep.loss.bta=1', 'Did you mean loss.beta'),
       ('--sweep.seed', 'has no values'),
-      ('--sweep.seed=', 'must be whole numbers'),
+      ('--sweep.seed=', 'must be integers'),
       ('--sweep.seed=one', "must be whole numbers between commas, got 'one'"),
       ('--sweep.seed=0,0', 'has the value 0 twice'),
       ('--sweep.seed=3:3', 'has no values'),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record beside a checkpoint: dtype, shape and CRC-32 of every leaf.
+"""Records dtype, shape and CRC-32 of every leaf beside a checkpoint.
 
 The record is one JSON file. It carries the metrics of the step too, and a
 checksum of itself, so that a flipped bit in it is not taken for another model.

@@ -19,7 +19,7 @@ _KINDS = 'kinds'
 
 
 class Score(float):
-  """A number that knows its kind.
+  """Is a number that knows its kind.
 
   Attributes:
     kind: ``'share'``, between 0 and 1, the more the better; ``'loss'``, the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a run: its configuration and the versions it ran with.
+"""Keeps the directory of a run: its configuration and versions.
 
 ``config.json`` holds the whole configuration, sorted, and the number of its
 ``format``; ``versions.json`` a list with one entry for every start. Both are

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of steps, fetched a little late, and the watch for NaN and inf."""
+"""Fetches metrics of steps a little late, and stops at NaN and inf."""
 
 import collections
 import math
@@ -18,7 +18,7 @@ _LAG = 2
 
 
 class NonFiniteError(RuntimeError):
-  """A loss or gradient was NaN or infinite."""
+  """Raised where a loss or gradient is NaN or infinite."""
 
 
 class Watch:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: steps, metrics, evaluation and checkpoints."""
+"""Trains: steps, metrics, evaluation and checkpoints."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _LOSS = 'loss/'
 
 
 class Interrupted(Exception):
-  """The run was asked to stop, has saved its state and can be resumed."""
+  """Raised where a run was asked to stop; it is saved and can be resumed."""
 
 
 class Progress(Protocol):
@@ -357,6 +357,6 @@ class Run:
 
 
 def _agreed(scores: dict[str, float]) -> dict[str, float]:
-  """The scores of the first process, which decide what all keep as best."""
+  """Returns the scores of the first process; they decide what all keep."""
   values = processes.of_first(np.array(list(scores.values()), np.float64))
   return dict(zip(scores, values.tolist(), strict=True))
