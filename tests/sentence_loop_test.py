@@ -139,6 +139,24 @@ class SentenceLoopTest(SentenceTest):
     self.assertNotIn('retrieval/loss', results.markdown())
     self.assertIn('retrieval/loss', results.csv())
 
+  def test_a_sweep_of_hyperparameters_compiles_once(self):
+    one = jax.local_devices()[:1]
+    self.enter_context(
+        mock.patch.object(jax, 'local_devices', lambda **_: one)
+    )
+    values = {'loss.beta': (0.0, 1.0), 'optimizer.learning_rate': (0.1, 0.2)}
+    counts = []
+    for fields in ({'loss.beta': (0.0,)}, values):
+      sweep = sweeping.Sweep(_config(epochs=1), fields)
+      with mock.patch.object(
+          step_lib, 'single_step', side_effect=step_lib.single_step
+      ) as traced:
+        results = sweep.run(self.workdir())
+      self.assertLen(results, len(sweep.runs))
+      counts.append(traced.call_count)
+    self.assertEqual(counts[0], counts[1])
+    self.assertGreater(counts[0], 0)
+
   def test_batches_that_do_not_fit_are_refused(self):
     with self.assertRaisesRegex(
         ValueError, "at most 72, .* config.data.train_split='train', got 73"

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import contextlib
 import math
 import operator
+import threading
 from typing import Any
 
 from absl import logging
@@ -27,6 +28,9 @@ import orbax.checkpoint as ocp
 from hcl_jax.runs import checksums
 from hcl_jax.runs import processes
 from hcl_jax.runs import saving as storage
+
+# Orbax numbers the saves of a process, whose threads must not save at a time.
+_ONE_SAVE = threading.Lock()
 
 DamagedCheckpoint = checksums.DamagedCheckpoint
 StateMismatch = checksums.StateMismatch
@@ -100,7 +104,8 @@ class Checkpoints:
       state: pytree of arrays and numbers; arrays are replicated, or sharded
         over devices of this process.
       metrics: stored with the state, by name.
-      wait: return only when the step is complete on disk.
+      wait: return only when the step is complete on disk. Threads that save
+        different runs must wait.
 
     Returns:
       False where the step exists already; it is left as it is.
@@ -114,12 +119,12 @@ class Checkpoints:
     if new := step not in self.steps():
       args = storage.save_args(state, metrics or {})
       self._metrics[step] = dict(metrics or {})
-      with self._saving():
+      with self._saving(), _ONE_SAVE:
         # Orbax meeting an unusable directory leaves threads that never end.
         self._directory.mkdir(parents=True, exist_ok=True)
         self._open_manager().save(step, args=args, force=True)
-    if wait:
-      self.wait()
+        if wait:
+          self.wait()
     return new
 
   def restore(

@@ -92,7 +92,6 @@ def prepare(
       data=data,
       device=jax.local_devices()[0],  # All sentences of a batch meet.
       compiler_options=gru.compiler_options(),
-      traced=False,
       **parts,
   )
 

@@ -84,7 +84,14 @@ def train(
   shown = None if progress is None else _SharedProgress(progress)
 
   def work(device):
-    slot = _Slot(first, device, per_device, interruption, shown)
+    slot = _Slot(
+        first,
+        device,
+        per_device,
+        interruption=interruption,
+        shown=shown,
+        wait_for_saves=len(devices) * per_device > 1,
+    )
     while not interruption.requested:
       try:
         some = waiting.popleft()
@@ -127,12 +134,17 @@ def _in_threads(work, devices, interruption):
 class _Slot:
   """Trains up to so many runs at a time on a device."""
 
-  def __init__(self, first, device, width, interruption, shown):
+  def __init__(
+      self, first, device, width, *, interruption, shown, wait_for_saves
+  ):
     self._first = dataclasses.replace(first, device=device)
     self._device = device
     self._width = width
-    self._interruption = interruption
     self._shown = shown
+    self._shared = {
+        'interruption': interruption,
+        'wait_for_saves': wait_for_saves,
+    }
     self._programs = self._first.programs()
     self._stacked_step = jax.jit(
         jax.vmap(functools.partial(step_lib.single_step, self._first.build)),
@@ -169,8 +181,8 @@ class _Slot:
           job.folder,
           label=job.run.label,
           programs=self._programs,
-          interruption=self._interruption,
           progress=self._progress(job),
+          **self._shared,
       )
       return {'scores': scores}
     except finite.NonFiniteError as error:
@@ -185,8 +197,8 @@ class _Slot:
                   job.folder,
                   self._programs.init,
                   label=job.run.label,
-                  interruption=self._interruption,
                   progress=self._progress(job),
+                  **self._shared,
               )
           )
           for job, experiment in zip(jobs, experiments, strict=True)

@@ -71,7 +71,6 @@ class Experiment:
       every batch.
     num_scored: rows that shares are of, if all are of the same.
     compiler_options: XLA's, if others than those of image encoders.
-    traced: whether hyperparameters are arguments of compiled programs.
   """
 
   config: ml_collections.ConfigDict
@@ -90,7 +89,6 @@ class Experiment:
   device: jax.Device | None = None
   num_scored: int | None = None
   compiler_options: Mapping[str, Any] | None = None
-  traced: bool = True
 
   @functools.cached_property
   def total_steps(self) -> int:
@@ -110,7 +108,7 @@ class Experiment:
   @functools.cached_property
   def hyperparameters(self) -> step_lib.Hyperparameters:
     """Returns the numbers that compiled programs take as arguments."""
-    return config_lib.hyperparameters(self.config) if self.traced else {}
+    return config_lib.hyperparameters(self.config)
 
   def build(self, hyperparameters: step_lib.Hyperparameters) -> step_lib.Rules:
     """Builds task and optimizer; hyperparameters may be traced."""

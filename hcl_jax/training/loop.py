@@ -53,6 +53,7 @@ def train(
     programs: experiment_lib.Programs | None = None,
     interruption: interruption_lib.Interruption | None = None,
     progress: Progress | None = None,
+    wait_for_saves: bool = False,
 ) -> scores_lib.Scores:
   """Trains to the end of the run, from wherever its workdir stands.
 
@@ -66,6 +67,8 @@ def train(
     programs: those of a run that shares them; None: the experiment's own.
     interruption: entered already, where runs share one.
     progress: shows the run; None: a bar of its own.
+    wait_for_saves: whether a checkpoint is waited for, as must be where other
+      threads of the process save other runs.
 
   Returns:
     The scores of the final state by the protocols of the configuration.
@@ -85,6 +88,7 @@ def train(
       label=label,
       interruption=interruption,
       progress=progress,
+      wait_for_saves=wait_for_saves,
   ) as run:
     state = run.begin()
     for batch in run.batches():
@@ -102,6 +106,7 @@ def open_run(
     label: str = 'train',
     interruption: interruption_lib.Interruption | None = None,
     progress: Progress | None = None,
+    wait_for_saves: bool = False,
 ) -> Iterator['Run']:
   """Opens the directory of a run; arguments are those of :func:`train`."""
   with contextlib.ExitStack() as stack:
@@ -130,7 +135,14 @@ def open_run(
     if first_step:
       progress.write(f'{label}: resumes after step {first_step}')
     yield Run(
-        experiment, workdir, state, checkpoints, interruption, writer, progress
+        experiment,
+        workdir,
+        state,
+        checkpoints=checkpoints,
+        interruption=interruption,
+        writer=writer,
+        progress=progress,
+        wait_for_saves=wait_for_saves,
     )
 
 
@@ -210,10 +222,12 @@ class Run:
       experiment: experiment_lib.Experiment,
       workdir: pathlib.Path,
       state: state_lib.TrainState,
+      *,
       checkpoints: checkpoint.Checkpoints,
       interruption: interruption_lib.Interruption,
       writer: metrics_lib.MetricsWriter,
       progress: Progress,
+      wait_for_saves: bool = False,
   ):
     self._experiment = experiment
     self._config = experiment.config
@@ -223,6 +237,7 @@ class Run:
     self._interruption = interruption
     self._writer = writer
     self._progress = progress
+    self._wait_for_saves = wait_for_saves
     self._best = experiment.score
     self._protocol = self._best.partition('/')[0]
     self._watch = finite.Watch(workdir, self._last_checkpoint)
@@ -322,7 +337,10 @@ class Run:
   def _save(self, state, scores, *, wait):
     losses = {f'{_LOSS}{step}': x for step, x in self._losses.items()}
     self._checkpoints.save(
-        self.done, state, metrics=losses | scores, wait=wait
+        self.done,
+        state,
+        metrics=losses | scores,
+        wait=wait or self._wait_for_saves,
     )
 
   def _evaluate(self, done, state) -> dict[str, float] | None:

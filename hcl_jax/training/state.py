@@ -110,7 +110,7 @@ def all_devices() -> list[jax.Device]:
 def replicated(
     devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Sharding:
-  """Returns the sharding of a copy on each device, by default each local one."""
+  """Returns the sharding of a copy on each device; None: each local one."""
   devices = np.array(devices or jax.local_devices())
   mesh = jax.sharding.Mesh(devices, (task_lib.AXIS,))
   return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

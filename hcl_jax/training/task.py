@@ -16,9 +16,10 @@ class Task(Protocol):
   """Joins a model, its views and its loss, as pure functions of rows.
 
   All functions take the rows of one device. ``embed`` treats rows alike (up to
-  BatchNorm), so a batch may be embedded in chunks; only ``loss`` lets rows meet, across devices too. ``state`` is a tree
-  of everything that is neither parameter nor optimizer: running statistics, a
-  momentum encoder, a queue. It is the same on every device.
+  BatchNorm), so a batch may be embedded in chunks; only ``loss`` lets rows
+  meet, across devices too. ``state`` is a tree of everything that is neither
+  parameter nor optimizer: running statistics, a momentum encoder, a queue. It
+  is the same on every device.
   """
 
   def init(self, key: jax.Array, batch: Batch) -> tuple[Any, Any]:
