@@ -151,8 +151,12 @@ class MetricsTest(absltest.TestCase):
     self._write(1, 2, 3, tensorboard=True, resume_step=0)
     self._write(3, tensorboard=True, resume_step=2)
     self._write(tensorboard=True, resume_step=2)  # Nothing written, no file.
-    self.assertLen(os.listdir(os.path.join(self.workdir, 'tensorboard')), 2)
+    files = os.listdir(os.path.join(self.workdir, 'tensorboard'))
+    self.assertLen(files, 2)
+    for file in files:
+      self.assertIn('tfevents', file)  # by which TensorBoard finds it
     events = list(_events(self.workdir))
+    self.assertEqual(events[0].file_version, 'brain.Event:2')
     scalars = [
         (event.step, value.tag, value.simple_value)
         for event in events
