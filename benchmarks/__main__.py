@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m benchmarks BENCH [--flags]"""
+"""Runs a bench: python -m benchmarks BENCH [--flags]."""
 
 from benchmarks import augment
 from benchmarks import checkpoint

@@ -42,7 +42,7 @@ operations. MiB: temporary memory in XLA's plan, beside inputs and outputs.\
 
 @dataclasses.dataclass
 class Run:
-  """A candidate at one side with or without blur, with its times so far."""
+  """Holds a candidate at one side with or without blur, and its times."""
 
   name: str
   side: int

@@ -53,7 +53,7 @@ also removes the oldest checkpoint.\
 
 
 class Times(NamedTuple):
-  """Seconds by two clocks: on the wall, and CPU time of the whole process."""
+  """Holds seconds of wall time, and of CPU time of the whole process."""
 
   wall: float
   cpu: float
@@ -68,7 +68,7 @@ def since(start: Times) -> Times:
 
 
 class Window(NamedTuple):
-  """How long a window took.
+  """Holds how long a window took.
 
   Attributes:
     whole: all of it.
@@ -82,7 +82,7 @@ class Window(NamedTuple):
 
 
 class Windows:
-  """Steps of a network, and its checkpoints.
+  """Takes steps of a network, and saves its checkpoints.
 
   Args:
     step: what to call for a step.

@@ -41,7 +41,7 @@ median over repetitions of its time over torch's.\
 
 
 def random_graphs(num_graphs: int, seed: int = 0) -> graph_data.Graphs:
-  """Trees with one edge more, about as large as MUTAG's molecules.
+  """Returns trees with one more edge, about as large as MUTAG's molecules.
 
   Args:
     num_graphs: how many.
@@ -71,7 +71,7 @@ def random_graphs(num_graphs: int, seed: int = 0) -> graph_data.Graphs:
 
 
 def read_graphs(dataset: str) -> graph_data.Graphs:
-  """Those of a prepared data set."""
+  """Loads the graphs of a prepared data set."""
   try:
     return graph_data.load_graphs(
         dataset, data_dir=data_flags.DATA_DIR.value or None
@@ -88,7 +88,10 @@ def make_experiment(
   config.loss.variant = 'released'
   config.data.batch_size = batch_size
   config.evaluate.protocols = ()  # Some graphs are too few for its folds.
-  return graph_experiment.from_graphs(config, graphs)
+  try:
+    return graph_experiment.from_graphs(config, graphs)
+  except ValueError as error:
+    raise command_lib.UsageError(error) from error
 
 
 def make_epoch(
@@ -110,7 +113,7 @@ def make_epoch(
 def torch_epoch(
     config: ml_collections.ConfigDict, graphs: graph_data.Graphs
 ) -> Callable[[], Any]:
-  """The same in torch, every node with a row of its own."""
+  """Makes the same in torch, every node with a row of its own."""
   from benchmarks import torch_infograph
 
   epoch = graph_data.GraphBatches(
@@ -130,7 +133,7 @@ def measure(
     graphs: graph_data.Graphs,
     with_torch: bool,
 ) -> list[dict[str, Any]]:
-  """One row for each candidate."""
+  """Returns one row for each candidate."""
   runs = [harness.timed('hcl_jax', make_epoch(experiment))]
   if with_torch:
     epoch = torch_epoch(experiment.config, graphs)
@@ -151,7 +154,7 @@ def measure(
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the table, how to read it."""
+  """Returns the text: what ran where, the table, how to read it."""
   lines = [
       [
           r['name'],

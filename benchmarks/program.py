@@ -31,7 +31,7 @@ COLLECTIVES = (
 
 
 class Work(NamedTuple):
-  """What one device does.
+  """Holds what one device does.
 
   Attributes:
     flops: of matrix products, two for each multiplication.
@@ -116,7 +116,7 @@ class _Counter:
 
 
 def _parse(text):
-  """Instructions by the name of their computation, and the first one's."""
+  """Returns instructions by computation, and the name of the first one."""
   computations, entry, current = {}, None, None
   for line in text.splitlines():
     line = line.strip()
@@ -141,7 +141,7 @@ def _arrays(kind):
 
 
 def _result_bytes(x):
-  """Bytes of the result; of a start operation, of the result it begins."""
+  """Returns bytes of the result, or of the one that an operation starts."""
   arrays = _arrays(x.kind)
   if x.op.endswith('-start') and len(arrays) > 1:
     arrays = arrays[-1:]

@@ -54,7 +54,7 @@ TFLOP/s (without tensor cores, 80 GB). They were not measured.\
 
 
 class Chip(NamedTuple):
-  """A vendor's figures.
+  """Holds a vendor's figures.
 
   Attributes:
     name: of the chip.
@@ -198,7 +198,7 @@ def size_rows(sizes: list[int], dim: int) -> list[dict[str, Any]]:
 
 
 def _seconds(chip, found):
-  """On paper; None where it does not fit."""
+  """Returns seconds on paper; None where it does not fit."""
   if found['held'] > chip.memory:
     return None
   return found['flops'] / chip.flops

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a long run keeps its memory and its speed.
+"""Checks whether a long run keeps its memory and its speed.
 
   python -m benchmarks soak [--soak_config=configs/digits.py:hard] \\
       [--soak_steps=5000] [--soak_every_epochs=2]
 
-Runs hcl_jax.train on images, with checkpoints and kNN evaluations on the way,
+Runs hcl_jax.train on images, with checkpoints and kNN evaluations,
 and samples what its process uses. Linux only.
 """
 
@@ -63,7 +63,7 @@ medians of ten samples.\
 
 
 def train_arguments(workdir: pathlib.Path) -> list[str]:
-  """Flags of hcl_jax.train."""
+  """Returns the flags of hcl_jax.train."""
   settings = {
       'compare': (),
       'train.steps': _STEPS.value,
@@ -126,7 +126,7 @@ def _say_tenths(before, sample, total_steps):
 
 
 def check_finished(workdir: str | os.PathLike, total_steps: int) -> None:
-  """Refuses a run without an error that was asked to leave early."""
+  """Raises Failure if a run ended early without an error."""
   reached = metrics_lib.last_step(workdir)
   if reached < total_steps:
     raise command_lib.Failure(
@@ -159,7 +159,7 @@ def measure(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the table, how to read it."""
+  """Returns the text: what ran where, the table, how to read it."""
   names = {
       'CPU ms of a step': ('cpu_ms_per_step', 2),
       'wall ms of a step': ('wall_ms_per_step', 2),
@@ -178,7 +178,7 @@ def report(results: dict[str, Any]) -> str:
   ]
   return '\n'.join([
       f'{results["config"]}: {results["steps"]} steps, with '
-      f'{results["evaluations"]} evaluations and checkpoints on the way.',
+      f'{results["evaluations"]} evaluations and checkpoints.',
       f'jax {results["jax"]}, {results["device_kind"]}, {results["cores"]} '
       f'host core(s), {results["samples"]} samples:',
       '',
@@ -198,7 +198,7 @@ def _signed(value):
 
 
 def check_flags() -> None:
-  """Refuses what would fail later."""
+  """Raises UsageError for flags that would fail later."""
   options.check()
   usage_lib.check_system()
   for flag, least in ((_STEPS, 8), (_EVERY, 1), (_SAMPLE_SECONDS, 0.001)):

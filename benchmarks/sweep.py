@@ -83,7 +83,7 @@ class Commands:
     self._settings = [f'--config={config}', *settings]
 
   def time_sweep(self) -> float:
-    """Seconds of the whole sweep."""
+    """Returns the seconds of the whole sweep."""
     return _time_command(
         'hcl_jax.sweep',
         *self._settings,
@@ -112,7 +112,7 @@ class Commands:
     return _read_curve(self._root / run.name)
 
   def device_kind(self) -> str:
-    """What the sweep ran on."""
+    """Returns what the sweep ran on."""
     return runs_lib.device_kind(self._root / 'sweep')
 
 
@@ -149,7 +149,7 @@ def choose_evenly(
 
 
 def compare_curves(curve: Curve, reference: Curve) -> dict[str, float | None]:
-  """How far losses are from those of another run at the steps of both.
+  """Compares losses with those of another run at the steps of both.
 
   Args:
     curve: losses by step.
@@ -212,7 +212,7 @@ def measure(
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the tables, how to read them."""
+  """Returns the text: what ran where, the tables, how to read them."""
   runs, timed = results['runs'], results['timed']
   scaled = f'; {timed} of these were timed, and their mean stands for all'
   differences = 'difference', 'relative', 'first_relative'

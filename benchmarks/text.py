@@ -45,7 +45,7 @@ gate behind the product, which takes as many operations. '/ packed' and
 
 
 def random_sentences(batch: int, seed: int = 0) -> dict[str, np.ndarray]:
-  """Sentences about as long as those of novels.
+  """Draws sentences about as long as those of novels.
 
   Args:
     batch: how many.
@@ -66,7 +66,7 @@ def random_sentences(batch: int, seed: int = 0) -> dict[str, np.ndarray]:
 def read_sentences(
     dataset: str, batch: int
 ) -> tuple[dict[str, np.ndarray], int]:
-  """A batch of a prepared corpus, and the size of its vocabulary."""
+  """Loads a batch of a prepared corpus, and the size of its vocabulary."""
   try:
     corpus = sentence_data.load_sentences(
         dataset, data_dir=data_flags.DATA_DIR.value or None
@@ -83,7 +83,7 @@ def read_sentences(
 def make_step(
     rows: dict[str, np.ndarray], encoders: gru.SentenceEncoders
 ) -> Callable[[], Any]:
-  """A function that lays sentences into lanes, embeds and differentiates."""
+  """Makes a function that packs sentences, embeds and differentiates."""
   params = encoders.init(jax.random.key(0), sentences.pack(**rows))
 
   def loss(params, batch):
@@ -106,7 +106,7 @@ def measure(
     encoders: gru.SentenceEncoders,
     with_torch: bool,
 ) -> list[dict[str, Any]]:
-  """One row for each candidate."""
+  """Returns one row for each candidate."""
   runs = {'hcl_jax': harness.timed('hcl_jax', make_step(rows, encoders))}
   for way in ('packed', 'padded') if with_torch else ():
     from benchmarks import torch_gru
@@ -143,7 +143,7 @@ def measure(
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the table, how to read it."""
+  """Returns the text: what ran where, the table, how to read it."""
   header = ['encoders', 'ms', 'tokens/s', '/ packed', '/ padded', 'first s']
   lines = [
       [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two-way GRU encoders of sentences in torch, as a peer."""
+"""Makes two-way GRU encoders of sentences in torch, as a peer."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def make_step(
     packed: bool,
     threads: int,
 ) -> Callable[[], float]:
-  """A function that embeds sentences twice and differentiates the embeddings.
+  """Makes a function that embeds sentences twice and differentiates.
 
   Args:
     tokens: padded sentences ``[B, L]``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InfoGraph with hard negatives in plain torch, as a peer.
+"""Trains InfoGraph with hard negatives in plain torch, as a peer.
 
 Written as one would at first: edges by ``index_add``, and the mask of positive
 pairs filled in node by node, in every step.
@@ -24,7 +24,7 @@ def make_epoch(
     beta: float,
     threads: int,
 ) -> Callable[[], float]:
-  """A function that takes a step on each batch and returns the last loss.
+  """Makes a function that takes a step on each batch.
 
   Args:
     batches: of numpy arrays, with a row for each node; padding is dropped.
@@ -34,7 +34,7 @@ def make_epoch(
     threads: of torch.
 
   Returns:
-    The function.
+    The function; returns the last loss.
   """
   torch.set_num_threads(threads)
   torch.manual_seed(0)
@@ -67,7 +67,7 @@ def _unpadded(batch):
 
 
 def _released_loss(local, pooled, graph_ids, beta, tau=0.5):
-  """The released formula."""
+  """Computes the released formula."""
   num_nodes, num_graphs = local.shape[0], pooled.shape[0]
   positive = torch.zeros(num_nodes, num_graphs)
   negative = torch.ones(num_nodes, num_graphs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same train step in torch, as a peer: two views, loss, Adam."""
+"""Makes the same train step in torch, as a peer: two views, loss, Adam."""
 
 from collections.abc import Callable
 import math
@@ -23,7 +23,7 @@ def make_step(
     *,
     stem_stride: int = 1,
 ) -> Callable[[], float]:
-  """A function that takes one step on fixed views and returns the loss.
+  """Makes a function that takes one step and returns the loss.
 
   Args:
     network: ``'resnet10'``, ``'resnet18'`` or ``'resnet50'``, with the stem
@@ -57,7 +57,7 @@ def make_step(
 
 
 def _hard_loss(z1, z2, temperature=0.5, beta=1.0, tau_plus=0.1):
-  """The released formula."""
+  """Computes the released formula."""
   batch = z1.shape[0]
   count = 2 * batch - 2
   rows = functional.normalize(torch.cat([z1, z2]), dim=-1)

@@ -15,7 +15,7 @@ _ENDS = 10  # samples that a number at an end is the median of
 
 
 class Sample(NamedTuple):
-  """A run at the end of a step.
+  """Holds a run at the end of a step.
 
   Attributes:
     step: which; every sample has a later one.

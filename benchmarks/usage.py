@@ -12,7 +12,7 @@ _KIB = 1024
 
 
 class Usage(NamedTuple):
-  """What a process uses now.
+  """Holds what a process uses now.
 
   Attributes:
     cpu_seconds: CPU time of all its threads since it began.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m hcl_jax.bench BENCH [--flags]"""
+"""Runs a bench: python -m hcl_jax.bench BENCH [--flags]."""
 
 from hcl_jax.bench import cli
 from hcl_jax.bench import loss

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of several benches: one is chosen by its name."""
+"""Runs one of several benches, chosen by its name."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _COLUMNS = 80
 
 
 class Bench(NamedTuple):
-  """A bench.
+  """Describes a bench.
 
   Attributes:
     command: runs it; the first line of its docstring says what it does.

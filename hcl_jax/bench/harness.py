@@ -30,7 +30,7 @@ LEAST_SECONDS = 0.05  # a faster candidate is called again in a repetition
 
 
 class Candidate(NamedTuple):
-  """One row of the tables.
+  """Describes one row of the tables.
 
   Attributes:
     name: what to print.
@@ -68,7 +68,7 @@ def views(batch: int, dim: int) -> tuple[jax.Array, jax.Array]:
 
 @dataclasses.dataclass
 class Run:
-  """A candidate at one batch size, with its measurements so far."""
+  """Holds a candidate at one batch size, with its measurements so far."""
 
   candidate: Candidate
   batch: int
@@ -208,7 +208,7 @@ def paired_ratio(times: list[float], others: list[float]) -> float | None:
 
 @dataclasses.dataclass
 class Timed:
-  """A function with its times so far.
+  """Holds a function with its times so far.
 
   Attributes:
     name: what to print.

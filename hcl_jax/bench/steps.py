@@ -37,7 +37,7 @@ _IMAGES = 4096  # random bytes: what they show does not matter here
 
 
 class Setting(NamedTuple):
-  """What a network is trained by and on.
+  """Holds what a network is trained by and on.
 
   Attributes:
     config: the released configuration with this network and batch.
@@ -53,7 +53,7 @@ class Setting(NamedTuple):
 
 
 def prepare(network: str, batch: int) -> Setting:
-  """The setting of a network with so many images per step."""
+  """Makes the setting of a network with so many images per step."""
   config = config_for(network, batch)
   return Setting(
       config,
@@ -72,7 +72,7 @@ def prepare(network: str, batch: int) -> Setting:
 
 
 def config_for(network: str, batch: int) -> ml_collections.ConfigDict:
-  """The released configuration with another encoder and batch."""
+  """Returns the released configuration with another encoder and batch."""
   config = image_config.simclr()
   config.model.name = network
   if network != 'small':
@@ -90,7 +90,7 @@ def random_images() -> image_data.Images:
 
 
 class Step:
-  """A train step that is taken on the same batch whenever it is called.
+  """Takes a train step on the same batch whenever it is called.
 
   Args:
     task: model, views and loss.
@@ -124,7 +124,7 @@ class Step:
 
 
 def read_networks(default: list[str]) -> list[str]:
-  """Those of the flag, or the default."""
+  """Returns the networks of the flag, or the default."""
   for name in NETWORKS.value:
     if name not in _KNOWN:
       known = ', '.join(_KNOWN)
@@ -135,7 +135,7 @@ def read_networks(default: list[str]) -> list[str]:
 
 
 def check_batch(flag: flags.FlagHolder) -> None:
-  """Refuses a batch that has no negatives or does not divide over devices."""
+  """Raises UsageError unless a batch has negatives and fits the devices."""
   options.at_least(flag, 2)
   devices = jax.local_device_count()
   if flag.value % devices:

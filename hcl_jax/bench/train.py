@@ -49,7 +49,7 @@ So do the steps of other libraries, which run on the host: '/ x' is the time of
 
 
 class Parts:
-  """The step of one network and its parts, compiled.
+  """Compiles the step of one network and its parts.
 
   Args:
     network: name of the encoder.
@@ -91,7 +91,7 @@ class Parts:
     return steps.Step(task, self._setting.optimizer, self._batch)
 
   def _step_on_views(self):
-    """The step with views that cost nothing to make."""
+    """Makes the step with views that cost nothing to make."""
     encoder = self._task.encoder
 
     def views(keys, images):
@@ -115,7 +115,7 @@ class Parts:
     return lambda: jax.block_until_ready(augment(keys, images))
 
   def _loss(self):
-    """Value and gradient by embeddings, with the collectives of devices."""
+    """Makes value and gradient by embeddings, with the devices' collectives."""
     rows = self._loss_batch // self._devices
     shape = self._devices, rows, self._setting.config.model.embedding_dim
     rng = np.random.default_rng(0)
@@ -162,7 +162,7 @@ def measure(network: str, peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
 
 
 def report(results: dict[str, Any]) -> str:
-  """The whole text: what ran where, the table, how to read it."""
+  """Returns the text: what ran where, the table, how to read it."""
   names = dict.fromkeys(name for r in results['rows'] for name in r['ratios'])
   lines = [
       [

@@ -32,6 +32,12 @@ class BenchGraphTest(absltest.TestCase):
     done = commands.run('benchmarks', 'graph', '--graph_batch=1')
     self.assertEqual(done.status, 2)
     self.assertIn('--graph_batch must be >= 2, got 1', done.err)
+    done = commands.run(
+        'benchmarks', 'graph', '--epoch_graphs=13', '--graph_batch=6'
+    )
+    self.assertEqual(done.status, 2)
+    self.assertIn('leaves a last batch of one graph', done.err)
+    self.assertNotIn('Traceback', done.err)
 
   def test_refuses_data_that_is_not_there(self):
     with tempfile.TemporaryDirectory() as directory:
