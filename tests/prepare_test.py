@@ -158,9 +158,18 @@ class CommandTest(_Test):
     )
     self.assertEmpty(done.out)
 
+  def test_options_that_there_are_not(self):
+    with self.assertRaisesRegex(TypeError, "the option 'image', only.*images"):
+      prepare.prepare('x', data_dir=self.data_dir, image='x')
+
   @flagsaver.flagsaver
   def test_mistakes(self):
     for flag_values, argv, message in (
+        ({'dataset': 'mine', 'min_count': 2}, [],
+         '--min_count needs --dataset=sentences/NAME; got mine, which takes '
+         'its files by --images or --arrays.'),
+        ({'dataset': 'MUTAG', 'arrays': 'x', 'image_size': 8}, [],
+         '--arrays needs --dataset=NAME, .*; got MUTAG, .* by --graphs.'),
         ({}, [], '--dataset=NAME is needed'),
         ({'dataset': 'x'}, ['stray'], "unexpected argument 'stray'"),
         ({'dataset': 'X'}, [], 'lower case'),
