@@ -341,7 +341,7 @@ class RunsTest(BadInputTest):
           ('unknown_task', 'config.task must be one of'),
           ('odd_group', 'config.data must be a group of fields, got 5'),
           ('odd_tuple', 'config.compare must be a tuple, got 5'),
-          ('no_checkpoint', "no checkpoint yet|task='quick_thoughts', got"),
+          ('no_checkpoint', "no checkpoint yet|'nearest'; got one of 'graphs'"),
       ),
   )
   def test_directories_that_hold_no_run(self, module, run):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences nearest to a given one, by the encoders of a run."""
+"""Finds sentences nearest to a given one, by the encoders of a run."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import ml_collections
 
 from hcl_jax import evaluation
 from hcl_jax.sentences import experiment as sentence_experiment
@@ -20,6 +22,11 @@ class Found(NamedTuple):
 
   cosine: float
   text: str
+
+
+def configure(config: ml_collections.ConfigDict) -> None:
+  """Takes out of a configuration what only an evaluation needs."""
+  config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
 
 
 class Finder:
@@ -54,7 +61,7 @@ class Finder:
     self._features = self._reader.features(state, tokens, progress)
 
   def find(self, text: str, k: int = 10) -> list[Found]:
-    """The k nearest sentences, the nearest first."""
+    """Returns the k nearest sentences, the nearest first."""
     query = self._reader.features(
         self._state, [self._corpus.vocabulary.encode(text)]
     )
