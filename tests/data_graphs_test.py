@@ -332,18 +332,18 @@ class BatchTest(parameterized.TestCase):
         num_edges=np.array([6, 4, 2]),
         labels=[0, 1, 0],
     )
-    for rounds, colours in (
+    for rounds, colors in (
         (0, [0, 0, 0, 0, 0, 0, 0, 0, 0]),
         (1, [0, 1, 1, 1, 2, 1, 1, 1, 1]),
         (2, [0, 1, 1, 1, 2, 3, 3, 4, 4]),
     ):
-      found = graphs.coloured(rounds).colours
+      found = graphs.colored(rounds).colors
       same = found[:, None] == found[None, :]
-      colours = np.array(colours)
+      colors = np.array(colors)
       np.testing.assert_array_equal(
-          same, colours[:, None] == colours[None, :], f'{rounds} rounds'
+          same, colors[:, None] == colors[None, :], f'{rounds} rounds'
       )
-    batch = graphs.coloured(1).batch(
+    batch = graphs.colored(1).batch(
         [1, 2, 0], graphs_lib.Padding(3, 6, 5, 3)
     )
     # Rows: the centre of the small star, a leaf, the centre of the large one.

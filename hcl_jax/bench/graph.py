@@ -86,9 +86,9 @@ def make_experiment(
   config = graph_config.infograph()
   config.loss.variant = 'released'
   config.data.batch_size = batch_size
-  coloured = graphs.coloured(config.model.num_layers)
-  epoch = graph_data.GraphBatches(coloured, seed=0, batch_size=batch_size)
-  return graph_experiment.assemble(config, coloured, epoch)
+  colored = graphs.colored(config.model.num_layers)
+  epoch = graph_data.GraphBatches(colored, seed=0, batch_size=batch_size)
+  return graph_experiment.assemble(config, colored, epoch)
 
 
 def make_epoch(

@@ -178,7 +178,7 @@ def from_graphs(
   """
   graph_config.check(config)
   graph_config.check_graphs(config, graphs.labels)
-  graphs = graphs.coloured(config.model.num_layers)
+  graphs = graphs.colored(config.model.num_layers)
   epoch = graph_data.GraphBatches(
       graphs, seed=config.seed, batch_size=config.data.batch_size
   )

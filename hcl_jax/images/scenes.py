@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small colour scenes, drawn from scikit-learn's digits and photographs.
+"""Draws small color scenes of scikit-learn's digits and photographs.
 
-A scene is a handwritten digit, coloured, stretched, slanted and placed at
+A scene is a handwritten digit, colored, stretched, slanted and placed at
 random over a darkened crop of a photograph, with one or two fragments of
 other digits beside it. Its label is the digit. Train and test share neither
 digits (the last fifth, written by other people for the most part, is the
@@ -24,7 +24,7 @@ _SEED = 20201017
 _CHUNK = 512
 _DIGIT = 8
 _NUM_TRAIN_DIGITS = 1437
-# Columns of the photographs; the gap keeps neighbouring pixels apart.
+# Columns of the photographs; the gap keeps neighboring pixels apart.
 _COLUMNS = {'train': (0, 448), 'test': (464, 640)}
 _COLORS = np.array(
     [
@@ -36,7 +36,7 @@ _COLORS = np.array(
 
 
 def draw(split: str, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-  """Scenes first to last - 1 of a split.
+  """Returns scenes first to last - 1 of a split.
 
   Args:
     split: ``'train'`` or ``'test'``.
@@ -90,18 +90,18 @@ class _Dice:
     self._next = 0
 
   def roll(self, sides):
-    """Integers in [0, sides), one for each scene; sides may be an array."""
+    """Returns an integer in [0, sides) for each; sides may be an array."""
     draws = self._draws[:, self._next]
     self._next += 1
     return draws % sides
 
   def between(self, low, high):
-    """Integers in [low, high), one for each scene."""
+    """Returns an integer in [low, high) for each scene."""
     return low + self.roll(high - low)
 
 
 def _backgrounds(split, dice):
-  """Darkened, softened crops of the photographs, int32 [n, 32, 32, 3]."""
+  """Returns darkened crops of the photographs, int32 [n, 32, 32, 3]."""
   photos = _photos(split)
   _, rows, columns, _ = photos.shape
   which = dice.roll(len(photos))
@@ -146,7 +146,7 @@ def _add_fragment(scenes, digits, dice, is_second):
 
 
 def _stretch(digits, *, left, top, width, height, slant):
-  """Bilinear stretch of digits [n, 8, 8] over scenes.
+  """Stretches digits [n, 8, 8] over scenes, bilinearly.
 
   Args:
     digits: strokes from 0 to 256.
@@ -181,7 +181,7 @@ def _paint(scenes, alpha, colors):
 
 @functools.cache
 def _digits(split):
-  """Strokes 0 to 256, int64 [n, 8, 8], and labels of a split's digits."""
+  """Returns strokes 0 to 256, int64 [n, 8, 8], and labels of digits."""
   from sklearn import datasets  # Slow to import, and only drawing needs it.
 
   digits = datasets.load_digits()
@@ -194,7 +194,7 @@ def _digits(split):
 
 @functools.cache
 def _photos(split):
-  """A split's part of the photographs, int32 [2, rows, columns, 3]."""
+  """Returns a split's part of the photos, int32 [2, rows, columns, 3]."""
   from sklearn import datasets
 
   first, last = _COLUMNS[split]

@@ -13,7 +13,7 @@ class GraphBatch(NamedTuple):
   A network of k layers gives the same embedding to nodes that k rounds of
   colour refinement leave with one colour, whichever graphs they are in. Such
   nodes may share a row, which is embedded once (see
-  :meth:`hcl_jax.graphs.Graphs.coloured`); with a row for every node, M = N.
+  :meth:`hcl_jax.graphs.Graphs.colored`); with a row for every node, M = N.
   Rows and members are graph after graph, a row where its first node is.
 
   The padding comes last in every array. An index that points nowhere marks it:

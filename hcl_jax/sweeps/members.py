@@ -46,7 +46,7 @@ class Group:
       members_per_device: int,
   ):
     config = members[0].config
-    graphs = graphs.coloured(config.model.num_layers)
+    graphs = graphs.colored(config.model.num_layers)
     paddings = graph_data.common_paddings(
         graphs,
         seeds={member.config.seed for member in members},
