@@ -11,7 +11,6 @@ import numpy as np
 import optax
 
 from hcl_jax import domains
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import experiment as experiment_lib
@@ -99,7 +98,7 @@ class LoopTest(looping.LoopTest):
     # Amid steps of one line of losses, twice, and where kNN is due.
     stops = iter((4, 5, 8))
     with mock.patch.object(
-        image_batches, 'batches', _batches_that_signal(stops)
+        image_data, 'batches', _batches_that_signal(stops)
     ):
       for _ in range(3):
         with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
@@ -160,7 +159,7 @@ class LoopTest(looping.LoopTest):
       return honest(embeddings, state, batch, step) * bad
 
     object.__setattr__(task, 'loss', loss)
-    with mock.patch.object(image_batches, 'batches', poisoned):
+    with mock.patch.object(image_data, 'batches', poisoned):
       with self.assertRaisesRegex(
           finite.NonFiniteError,
           r'step 6 gave grad_norm=nan, loss=nan.*checkpoint: step 4',
@@ -213,7 +212,7 @@ class LoopTest(looping.LoopTest):
     self.assertTrue((workdir / 'standard' / 'metrics.jsonl').is_file())
 
 
-_plain_batches = image_batches.batches
+_plain_batches = image_data.batches
 
 
 def _batches_that_signal(stops):

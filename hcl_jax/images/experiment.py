@@ -11,7 +11,6 @@ import ml_collections
 import numpy as np
 import optax
 
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import evaluate as readout
@@ -120,7 +119,7 @@ class Experiment(NamedTuple):
       self, first_step: int, num_steps: int
   ) -> Iterator[dict[str, np.ndarray]]:
     """This process's rows of batches first_step, first_step + 1, ..."""
-    return image_batches.batches(
+    return image_data.batches(
         self.train,
         seed=self.config.seed,
         batch_size=self.config.data.batch_size,
@@ -156,7 +155,7 @@ def prepare(
   splits = _load(config.data)
   train = splits[config.data.train_split]
   image_config.check_batch(config, len(train))
-  per_epoch = image_batches.steps_per_epoch(len(train), config.data.batch_size)
+  per_epoch = image_data.steps_per_epoch(len(train), config.data.batch_size)
   total = config.train.steps or config.train.epochs * per_epoch
   labels = {name: images.labels for name, images in splits.items()}
   image_config.check_labels(config, labels)

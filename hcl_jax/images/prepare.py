@@ -14,10 +14,17 @@ or in none (see hcl_jax/images/layout.py).
 """
 
 from collections.abc import Mapping
+import dataclasses
 import pathlib
 from typing import Any
 
-from hcl_jax.images import scenes
+from PIL import Image
+import tensorflow_datasets as tfds
+
+from hcl_jax.images import arrays as arrays_lib
+from hcl_jax.images import digit_scenes
+from hcl_jax.images import image_folder
+from hcl_jax.images import layout as layout_lib
 from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
 from hcl_jax.storage import records
@@ -41,6 +48,7 @@ FLAGS = {
 DATASETS = 'NAME, of the tfds catalogue or of your choice'
 
 _TINY_IMAGENET = 'tiny_imagenet'  # not in the catalogue
+_SCENES_AT_A_TIME = 1024
 
 
 def owns(dataset: str) -> bool:
@@ -52,7 +60,7 @@ def full_name(dataset: str) -> str:
   """Returns the name with the config and version of ``digit_scenes``."""
   name, config, version = locations.parse(dataset)
   if name == 'digit_scenes':
-    return f'{name}/{config or "full"}:{version or scenes.VERSION}'
+    return f'{name}/{config or "full"}:{version or digit_scenes.VERSION}'
   return dataset
 
 
@@ -81,9 +89,7 @@ def builder(
   if options['images']:
     return _image_folder(dataset, options, source=source, **where)
   if options['arrays']:
-    from hcl_jax.images import arrays
-
-    return arrays.Arrays(
+    return arrays_lib.Arrays(
         name=name,
         config=config,
         folder=pathlib.Path(options['arrays']),
@@ -91,10 +97,6 @@ def builder(
         source=source,
         **where,
     )
-  if name == 'digit_scenes':
-    from hcl_jax.images import digit_scenes
-
-    return digit_scenes.DigitScenes(config=config, **where)
   return _from_catalogue(name, config, where)
 
 
@@ -108,6 +110,58 @@ def describe(dataset: str, info: Any, where: str) -> str:
   )
 
 
+@dataclasses.dataclass
+class DigitScenesConfig(tfds.core.BuilderConfig):
+  """How many scenes; fewer are the first of the full set."""
+
+  num_train: int = 0
+  num_test: int = 0
+
+
+class DigitScenes(tfds.core.GeneratorBasedBuilder):
+  """32x32 color scenes with a digit, which join the catalogue of tfds."""
+
+  VERSION = tfds.core.Version(digit_scenes.VERSION)
+  BUILDER_CONFIGS = [
+      DigitScenesConfig(name='full', num_train=10240, num_test=2560),
+      DigitScenesConfig(name='tiny', num_train=512, num_test=256),
+  ]
+
+  def _info(self):
+    return tfds.core.DatasetInfo(
+        builder=self,
+        description=digit_scenes.__doc__,
+        features=tfds.features.FeaturesDict({
+            'image': tfds.features.Image(
+                shape=(digit_scenes.SIZE, digit_scenes.SIZE, 3),
+                encoding_format='png',
+            ),
+            'label': tfds.features.ClassLabel(num_classes=10),
+        }),
+        supervised_keys=('image', 'label'),
+        disable_shuffling=True,
+    )
+
+  def _log_download_bytes(self):
+    print(f'Drawing {self.info.full_name} (no download) to {self.data_dir}')
+
+  def _split_generators(self, dl_manager):
+    del dl_manager
+    config = self.builder_config
+    return {
+        'train': self._generate_examples('train', config.num_train),
+        'test': self._generate_examples('test', config.num_test),
+    }
+
+  def _generate_examples(self, split, num_scenes):
+    for first in range(0, num_scenes, _SCENES_AT_A_TIME):
+      last = min(first + _SCENES_AT_A_TIME, num_scenes)
+      images, labels = digit_scenes.draw(split, first, last)
+      for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        # An array would be encoded by TensorFlow, a Pillow image is not.
+        yield first + i, {'image': Image.fromarray(image), 'label': int(label)}
+
+
 def _image_size(dataset, options):
   size = options['image_size']
   if size is None and locations.parse(dataset)[0] == _TINY_IMAGENET:
@@ -116,12 +170,9 @@ def _image_size(dataset, options):
 
 
 def _image_folder(dataset, options, **kwargs):
-  from hcl_jax.images import image_folder
-  from hcl_jax.images import layout as layout_lib
-
   name, config, _ = locations.parse(full_name(dataset))
   folder = pathlib.Path(options['images'])
-  if catalogue.builder_class(name) or name == 'digit_scenes':
+  if catalogue.builder_class(name):
     raise ValueError(
         f'--dataset={name} names a known data set; give the images of '
         f'{folder} a name of their own.'
