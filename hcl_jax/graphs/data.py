@@ -11,8 +11,8 @@ import pathlib
 
 import numpy as np
 
-from hcl_jax.graphs import published
 from hcl_jax.graphs import refinement
+from hcl_jax.graphs import tu_collections
 from hcl_jax.models import graph_batch as graphs_lib
 from hcl_jax.storage import locations
 from hcl_jax.storage import records
@@ -295,7 +295,7 @@ def load_graphs(
     ValueError: it is not one of graphs.
   """
   found = locations.require(
-      published.full_name(name), locations.data_dir(data_dir)
+      tu_collections.full_name(name), locations.data_dir(data_dir)
   )
   return _assemble(_read(found))
 
