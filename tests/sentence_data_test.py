@@ -24,8 +24,8 @@ from hcl_jax import prepare
 from hcl_jax.models import vocabulary
 from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import batches as sentence_batches
-from hcl_jax.sentences import corpora as builder_lib
 from hcl_jax.sentences import data as sentence_data
+from hcl_jax.sentences import prepare as sentence_prepare
 from hcl_jax.sentences import prose
 from hcl_jax.storage import text_files
 
@@ -135,7 +135,7 @@ class PrepareTest(_Test):
 
   def test_many_sentences_keep_their_order(self):
     rng = np.random.default_rng(0)
-    count = 2 * builder_lib._CHUNK + 5
+    count = 2 * sentence_prepare._CHUNK + 5
     lines = [f'w{n} of {rng.integers(50)}' for n in range(count)]
     self.file.write_text('\n'.join(lines))
     self.prepare(vocabulary_size=10**6)

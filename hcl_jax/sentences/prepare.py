@@ -11,7 +11,11 @@ from collections.abc import Mapping
 import pathlib
 from typing import Any
 
-from hcl_jax.sentences import corpus
+import numpy as np
+import tensorflow_datasets as tfds
+
+from hcl_jax.models import vocabulary as vocabulary_lib
+from hcl_jax.sentences import corpus as corpus_lib
 from hcl_jax.storage import locations
 from hcl_jax.storage import sources
 from hcl_jax.storage.preparing import Flag
@@ -34,12 +38,15 @@ FLAGS = {
         'that are the validation split.',
     ),
 }  # fmt: skip
-DATASETS = f'{corpus.NAME}/NAME'
+DATASETS = f'{corpus_lib.NAME}/NAME'
+
+_VERSION = tfds.core.Version('1.0.0')
+_CHUNK = 1000  # sentences of a record
 
 
 def owns(dataset: str) -> bool:
   """Returns whether a name is that of a corpus."""
-  return dataset.partition(':')[0].partition('/')[0] == corpus.NAME
+  return dataset.partition(':')[0].partition('/')[0] == corpus_lib.NAME
 
 
 def full_name(dataset: str) -> str:
@@ -53,7 +60,8 @@ def source(
   """Returns what tells the given text, and what is made of it, apart."""
   if not options['text']:
     return None
-  return sources.measure(options['text'], **_options(options)._asdict())
+  others = {name: x for name, x in options.items() if name != 'text'}
+  return sources.measure(options['text'], **others)
 
 
 def builder(
@@ -63,21 +71,15 @@ def builder(
     **where: Any,
 ) -> Any:
   """Returns the builder of a corpus."""
-  from hcl_jax.sentences import corpora
-
   _, config, _ = locations.parse(dataset)
   if not config or not options['text']:
     raise ValueError(
-        f'--dataset={corpus.NAME}/NAME needs a name of your choice and takes '
-        'its text by --text.'
+        f'--dataset={corpus_lib.NAME}/NAME needs a name of your choice and '
+        'takes its text by --text.'
     )
   print(f'Reading {options["text"]}')
-  return corpora.Sentences(
-      config=config,
-      path=pathlib.Path(options['text']),
-      options=_options(options),
-      source=source,
-      **where,
+  return CorpusBuilder(
+      config=config, options=options, source=source, **where
   )
 
 
@@ -91,7 +93,115 @@ def describe(dataset: str, info: Any, where: str) -> str:
   return f'({counts}): hcl_jax.sentences.load_sentences({dataset!r}{where})'
 
 
-def _options(options):
-  return corpus.Options(**{
-      name: options[name] for name in corpus.Options._fields
-  })
+class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """A corpus as the data set ``sentences/NAME``, in its order."""
+
+  name = corpus_lib.NAME
+  VERSION = _VERSION
+
+  def __init__(
+      self,
+      *,
+      config: str,
+      options: Mapping[str, Any],
+      source: Mapping[str, Any],
+      **kwargs,
+  ):
+    """Reads a text, holds out its last documents, numbers the other's words."""
+    corpus = corpus_lib.read(
+        pathlib.Path(options['text']),
+        split_sentences=options['split_sentences'],
+        cased=options['cased'],
+    )
+    held_out = _held_out(corpus, options['validation_documents'])
+    self._source = source
+    self._vocabulary = _vocabulary(corpus, ~held_out, options)
+    ids = self._vocabulary.ids(corpus.words)[corpus.tokens]
+    self._splits = {
+        name: (
+            ids[np.repeat(rows, corpus.lengths)],
+            corpus.lengths[rows],
+            corpus.segments[rows],
+        )
+        for name, rows in (('train', ~held_out), ('validation', held_out))
+        if rows.any()
+    }
+    config = tfds.core.BuilderConfig(name=config, version=_VERSION)
+    self.BUILDER_CONFIGS = [config]
+    super().__init__(config=config, **kwargs)
+
+  def _info(self):
+    # As bytes they are read at once, not number by number.
+    numbers = tfds.features.Tensor(
+        shape=(None,), dtype=np.int32, encoding=tfds.features.Encoding.BYTES
+    )
+    return tfds.core.DatasetInfo(
+        builder=self,
+        description='Sentences of a text in its order, some in each record.',
+        features=tfds.features.FeaturesDict({
+            # Words of all sentences of the record.
+            'token': numbers,
+            # Of each sentence: its number of words, and its segment.
+            'length': numbers,
+            'segment': numbers,
+        }),
+        metadata=tfds.core.MetadataDict(
+            source=self._source,
+            splits={k: _measure(*v) for k, v in self._splits.items()},
+        ),
+        disable_shuffling=True,
+    )
+
+  def _log_download_bytes(self):
+    print(f'Writing {self.info.full_name} to {self.data_dir}')
+
+  def _split_generators(self, dl_manager):
+    del dl_manager
+    # At this time the path is that of a folder that is renamed when complete.
+    self._vocabulary.save(self.data_path / corpus_lib.VOCABULARY)
+    return {
+        name: self._generate_examples(*arrays)
+        for name, arrays in self._splits.items()
+    }
+
+  def _generate_examples(self, tokens, lengths, segments):
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    for first in range(0, len(lengths), _CHUNK):
+      last = min(first + _CHUNK, len(lengths))
+      yield first, {
+          'token': tokens[starts[first] : starts[last]],
+          'length': lengths[first:last],
+          'segment': segments[first:last],
+      }
+
+
+def _held_out(corpus, num_documents):
+  """Returns which sentences are of the last documents."""
+  count = int(corpus.documents[-1]) + 1
+  if not 0 <= num_documents < count:
+    raise ValueError(
+        f'validation_documents must be less than the documents of the text, '
+        f'{count}; got {num_documents}.'
+    )
+  return corpus.documents >= count - num_documents
+
+
+def _vocabulary(corpus, rows, options):
+  """Returns the commonest words of some sentences."""
+  tokens = corpus.tokens[np.repeat(rows, corpus.lengths)]
+  return vocabulary_lib.Vocabulary.of_counts(
+      corpus.words,
+      np.bincount(tokens, minlength=len(corpus.words)),
+      size=options['vocabulary_size'],
+      min_count=options['min_count'],
+      cased=options['cased'],
+  )
+
+
+def _measure(tokens, lengths, segments):
+  return {
+      'sentences': len(lengths),
+      'segments': len(np.unique(segments)),
+      'tokens': len(tokens),
+      'unknown': float(np.mean(tokens == 0)),
+  }
