@@ -23,7 +23,6 @@ from hcl_jax import command
 from hcl_jax import prepare
 from hcl_jax.models import vocabulary
 from hcl_jax.models import vocabulary as vocabulary_lib
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import prepare as sentence_prepare
 from hcl_jax.sentences import prose
@@ -317,7 +316,7 @@ class ProseTest(parameterized.TestCase):
     self.assertEqual(prose.split(' \n '), [])
 
   def test_examples(self):
-    for module in (prose, vocabulary, sentence_batches):
+    for module in (prose, vocabulary, sentence_data):
       result = doctest.testmod(module)
       self.assertEqual((result.failed, result.attempted > 0), (0, True))
 
@@ -386,7 +385,7 @@ class BatchesTest(parameterized.TestCase):
   def test_rows(self, order):
     corpus = _corpus()
     lengths = (3, 6, 8, 20)
-    batches = sentence_batches.SentenceBatches(
+    batches = sentence_data.SentenceBatches(
         corpus, seed=1, batch_size=3, order=order, block_size=4, max_length=9,
         lengths=lengths,
     )  # fmt: skip
@@ -398,7 +397,7 @@ class BatchesTest(parameterized.TestCase):
 
   def test_consecutive(self):
     corpus = _corpus()
-    batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=4)
+    batches = sentence_data.SentenceBatches(corpus, seed=0, batch_size=4)
     for step in (0, 5, 6, 17):
       rows = np.arange(4) + 4 * (step % 6)
       np.testing.assert_array_equal(batches.batch(step)['index'], rows)
@@ -408,7 +407,7 @@ class BatchesTest(parameterized.TestCase):
 
   def test_blocks_are_parts_of_segments(self):
     sizes = (7, 1, 12, 5)
-    blocks = sentence_batches._blocks(_corpus(sizes).segments, 4)
+    blocks = sentence_data._blocks(_corpus(sizes).segments, 4)
     expected, number = [], 0
     for size in sizes:
       for part in np.array_split(np.zeros(size), -(-size // 4)):
@@ -426,7 +425,7 @@ class BatchesTest(parameterized.TestCase):
 
   def test_an_epoch_has_every_sentence_once_in_whole_blocks(self):
     corpus = _corpus()
-    batches = sentence_batches.SentenceBatches(
+    batches = sentence_data.SentenceBatches(
         corpus, seed=3, batch_size=5, order='blocks', block_size=3
     )
     orders = []
@@ -447,7 +446,7 @@ class BatchesTest(parameterized.TestCase):
 
   def test_a_batch_depends_on_seed_and_step_alone(self):
     knobs = {'batch_size': 4, 'order': 'blocks', 'block_size': 3}
-    make = lambda seed: sentence_batches.SentenceBatches(  # noqa: E731
+    make = lambda seed: sentence_data.SentenceBatches(  # noqa: E731
         _corpus(), seed=seed, **knobs
     )
     one, other = make(1), make(1)
@@ -459,7 +458,7 @@ class BatchesTest(parameterized.TestCase):
     self.assertGreater(len(set(map(tuple, index))), 1)
 
   def test_numbers_of_batches(self):
-    batches = sentence_batches.SentenceBatches(_corpus(), seed=0, batch_size=4)
+    batches = sentence_data.SentenceBatches(_corpus(), seed=0, batch_size=4)
     np.testing.assert_array_equal(batches[-1]['index'], batches[5]['index'])
     with self.assertRaises(IndexError):
       batches[6]
@@ -481,11 +480,11 @@ class BatchesTest(parameterized.TestCase):
   def test_mistakes(self, knobs, message):
     good = {'seed': 0, 'batch_size': 4}
     with self.assertRaisesRegex(ValueError, message):
-      sentence_batches.SentenceBatches(_corpus(), **good | knobs)
+      sentence_data.SentenceBatches(_corpus(), **good | knobs)
 
   def test_pads_sentences(self):
     rows = [[5, 6], [], [1, 2, 3, 4, 5, 6, 7]]
-    batch = sentence_batches.pad_sentences(
+    batch = sentence_data.pad_sentences(
         [np.array(row, np.int64) for row in rows],
         max_length=4, lengths=(2, 5, 9), num_rows=5,
     )  # fmt: skip
@@ -497,7 +496,7 @@ class BatchesTest(parameterized.TestCase):
     self.assertEqual({a.dtype for a in batch.values()}, {np.dtype(np.int32)})
     for sentences, num_rows in (([], None), ([[1], [2]], 1)):
       with self.assertRaisesRegex(ValueError, 'sentences must be one or more'):
-        sentence_batches.pad_sentences(sentences, num_rows=num_rows)
+        sentence_data.pad_sentences(sentences, num_rows=num_rows)
 
 
 class SentencesTest(parameterized.TestCase):

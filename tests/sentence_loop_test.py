@@ -17,8 +17,8 @@ from hcl_jax import evaluation
 from hcl_jax import train
 from hcl_jax.models import packed_text as sentences
 from hcl_jax.runs import metrics as metrics_lib
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
 from hcl_jax.sentences import nearest
 from hcl_jax.sentences import scored_tasks
@@ -177,7 +177,7 @@ class SentenceReaderTest(SentenceTest):
     state = state.replace(params=jax.tree.map(lambda x: 9 * x, state.params))
     scores = experiment.reader().retrieval(state)
     hits = []
-    batches = sentence_batches.SentenceBatches(
+    batches = sentence_data.SentenceBatches(
         experiment.validation, seed=0, batch_size=24
     )
     for number in range(2):

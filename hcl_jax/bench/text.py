@@ -25,7 +25,6 @@ from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 
 _BATCH = flags.DEFINE_integer('text_batch', 400, 'Sentences of a batch.')
@@ -70,7 +69,7 @@ def read_sentences(
     corpus = sentence_data.load_sentences(
         dataset, data_dir=options.DATA_DIR.value or None
     )
-    batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=batch)
+    batches = sentence_data.SentenceBatches(corpus, seed=0, batch_size=batch)
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error
   rows = batches.batch(len(batches) // 2)

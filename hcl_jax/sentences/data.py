@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences of a prepared corpus, in its order, in memory."""
+"""Loads sentences of a prepared corpus, and cuts them into batches."""
 
+from collections.abc import Sequence
+import functools
 import os
 
 import numpy as np
@@ -9,6 +11,12 @@ from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import corpus
 from hcl_jax.storage import locations
 from hcl_jax.storage import records
+
+LENGTHS = (8, 16, 24, 32, 50)
+MAX_LENGTH = 50
+ORDERS = ('consecutive', 'blocks')
+
+Batch = dict[str, np.ndarray]
 
 
 class Sentences:
@@ -123,3 +131,192 @@ def load_sentences(
       segments=np.cumsum(np.diff(segments, prepend=segments[0]) != 0),
       vocabulary=vocabulary_lib.Vocabulary.load(directory / corpus.VOCABULARY),
   )
+
+
+class SentenceBatches(Sequence):
+  """The batches of an epoch, and of those that follow.
+
+  In the order ``'consecutive'`` a batch is sentences that follow each other,
+  the same in every epoch, as released. In the order ``'blocks'`` the segments
+  are cut into blocks of up to ``block_size`` sentences, as equal as can be,
+  and every epoch goes through the blocks in a new order, so that a batch has
+  parts of several texts. The incomplete last batch of an epoch is dropped.
+
+  A batch is a dict of
+
+  * ``tokens``: int32 ``[batch_size, L]``, 0 behind the end of a sentence; L is
+    the least of ``lengths`` that holds all sentences of the batch;
+  * ``length``: tokens of each sentence, int32 ``[batch_size]``;
+  * ``segment``: int32 ``[batch_size]``; rows that follow each other with the
+    same number do so in the corpus. It is the segment of the corpus or, in the
+    order ``'blocks'``, the number of the block;
+  * ``index``: rows of the corpus, int32 ``[batch_size]``.
+  """
+
+  def __init__(
+      self,
+      sentences: Sentences,
+      *,
+      seed: int,
+      batch_size: int,
+      order: str = 'consecutive',
+      block_size: int = 50,
+      max_length: int = MAX_LENGTH,
+      lengths: Sequence[int] = LENGTHS,
+  ):
+    """Divides sentences into batches.
+
+    Args:
+      sentences: the corpus.
+      seed: of the order of blocks, >= 0.
+      batch_size: sentences of a batch.
+      order: ``'consecutive'`` or ``'blocks'``.
+      block_size: most sentences of a block.
+      max_length: longer sentences are cut off.
+      lengths: what L may be, ascending, up to ``max_length`` or more.
+    """
+    _check(seed, batch_size, order, block_size, len(sentences))
+    self._sentences = sentences
+    self._batch_size = batch_size
+    self._lengths = _read_lengths(lengths, max_length)
+    self._num_tokens = np.minimum(sentences.lengths, max_length)
+    if order == 'consecutive':
+      self._segments = sentences.segments
+      rows = np.arange(len(sentences), dtype=np.int32)
+      self._rows = lambda epoch: rows
+    else:
+      self._segments = blocks = _blocks(sentences.segments, block_size)
+      self._rows = functools.lru_cache(maxsize=2)(
+          lambda epoch: _shuffled(blocks, seed, epoch)
+      )
+
+  def __len__(self) -> int:
+    return len(self._sentences) // self._batch_size
+
+  def __getitem__(self, number: int) -> Batch:
+    """A batch of the first epoch."""
+    return self.batch(range(len(self))[number])
+
+  def batch(self, step: int) -> Batch:
+    """The batch of a step; steps are counted over all epochs."""
+    if step < 0:
+      raise ValueError(f'step must be 0 or more, got {step}.')
+    epoch, number = divmod(step, len(self))
+    first = number * self._batch_size
+    rows = self._rows(epoch)[first : first + self._batch_size]
+    num_tokens = self._num_tokens[rows]
+    return {
+        'tokens': _padded(
+            self._sentences.tokens, self._sentences.starts[rows], num_tokens,
+            self._lengths,
+        ),
+        'length': num_tokens.astype(np.int32),
+        'segment': self._segments[rows],
+        'index': rows.copy(),
+    }  # fmt: skip
+
+
+def pad_sentences(
+    sentences: Sequence[np.ndarray],
+    *,
+    max_length: int = MAX_LENGTH,
+    lengths: Sequence[int] = LENGTHS,
+    num_rows: int | None = None,
+) -> Batch:
+  """A batch of given sentences.
+
+  A sentence without tokens counts as one unknown word, so that only padding
+  has the length 0.
+
+  Args:
+    sentences: ids of the tokens of each sentence.
+    max_length: longer sentences are cut off.
+    lengths: what L may be, ascending, up to ``max_length`` or more.
+    num_rows: rows of the batch; None for one for each sentence.
+
+  Returns:
+    ``tokens``, int32 ``[num_rows, L]``, 0 behind the end of a sentence, and
+    ``length``, int32 ``[num_rows]``, 0 in padding.
+
+  Example:
+    >>> pad_sentences([np.array([3, 1, 2]), np.array([4])], lengths=(4, 50))
+    {'tokens': array([[3, 1, 2, 0],
+           [4, 0, 0, 0]], dtype=int32), 'length': array([3, 1], dtype=int32)}
+  """
+  num_rows = len(sentences) if num_rows is None else num_rows
+  if not 0 < len(sentences) <= num_rows:
+    raise ValueError(
+        f'sentences must be one or more, and at most num_rows={num_rows}; got '
+        f'{len(sentences)}.'
+    )
+  sentences = [s if len(s) else np.zeros(1, np.int32) for s in sentences]
+  sizes = np.array([len(s) for s in sentences])
+  tokens = _padded(
+      np.concatenate(sentences).astype(np.int32),
+      np.cumsum(sizes) - sizes,
+      np.minimum(sizes, max_length),
+      _read_lengths(lengths, max_length),
+  )
+  missing = num_rows - len(sentences)
+  return {
+      'tokens': np.pad(tokens, ((0, missing), (0, 0))),
+      'length': np.pad(np.minimum(sizes, max_length), (0, missing)).astype(
+          np.int32
+      ),
+  }
+
+
+def _padded(tokens, starts, num_tokens, lengths):
+  """Some tokens from each start, 0 behind them, ``[len(starts), L]``."""
+  width = lengths[np.searchsorted(lengths, num_tokens.max())]
+  columns = np.arange(width)
+  last = len(tokens) - 1
+  padded = tokens[np.minimum(starts[:, None] + columns, last)]
+  return np.where(columns < num_tokens[:, None], padded, np.int32(0))
+
+
+def _blocks(segments, block_size):
+  """Numbers the blocks that segments are cut into, ``[n]``, ascending."""
+  _, starts, sizes = np.unique(
+      segments, return_index=True, return_counts=True
+  )
+  per_segment = -(-sizes // block_size)
+  place = np.arange(len(segments)) - np.repeat(starts, sizes)
+  in_segment = place * np.repeat(per_segment, sizes) // np.repeat(sizes, sizes)
+  first = np.repeat(np.cumsum(per_segment) - per_segment, sizes)
+  return (first + in_segment).astype(np.int32)
+
+
+def _shuffled(blocks, seed, epoch):
+  """All rows, block by block, the blocks in the order of an epoch."""
+  rng = np.random.default_rng([seed, epoch])
+  place = rng.permutation(blocks[-1] + 1)
+  return np.argsort(place[blocks], kind='stable').astype(np.int32)
+
+
+def _check(seed, batch_size, order, block_size, num_sentences):
+  if seed < 0:
+    raise ValueError(f'seed must be 0 or more, got {seed}.')
+  if not 1 <= batch_size <= num_sentences:
+    raise ValueError(
+        f'batch_size must be at least 1 and at most the number of sentences, '
+        f'{num_sentences}; got {batch_size}.'
+    )
+  if order not in ORDERS:
+    raise ValueError(f'order must be one of {ORDERS}, got {order!r}.')
+  if block_size < 2:
+    raise ValueError(
+        f'block_size must be at least 2, or no sentence has a neighbour; got '
+        f'{block_size}.'
+    )
+
+
+def _read_lengths(lengths, max_length):
+  lengths = np.asarray(lengths)
+  ascends = lengths.ndim == 1 and lengths.size and np.all(np.diff(lengths) > 0)
+  if not ascends or lengths[0] < 1 or not 1 <= max_length <= lengths[-1]:
+    raise ValueError(
+        'lengths must ascend from 1 or more to max_length or more; got '
+        f'lengths={tuple(lengths.tolist())} and max_length={max_length}.'
+    )
+  return lengths

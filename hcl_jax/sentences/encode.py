@@ -13,7 +13,7 @@ import numpy as np
 
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences_lib
-from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.storage import threads
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
@@ -110,7 +110,7 @@ class Embedder:
     yield range(start, len(sentences))
 
   def _pack(self, sentences, rows, lanes, words):
-    batch = sentence_batches.pad_sentences(
+    batch = sentence_data.pad_sentences(
         sentences, max_length=self._length, lengths=(self._length,),
         num_rows=rows,
     )  # fmt: skip

@@ -12,7 +12,6 @@ import hcl_jax
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.models import vocabulary as vocabulary_lib
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
 from hcl_jax.sentences import scored_tasks
@@ -108,7 +107,7 @@ class SentenceReader:
       beta and tau_plus, so that runs can be compared).
     """
     config = self._config
-    batches = sentence_batches.SentenceBatches(
+    batches = sentence_data.SentenceBatches(
         self._validation,
         seed=0,
         batch_size=config.data.batch_size,

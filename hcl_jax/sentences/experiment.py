@@ -12,7 +12,6 @@ import optax
 
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences_lib
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate as sentence_readout
@@ -46,7 +45,7 @@ class SentenceExperiment(NamedTuple):
   config: ml_collections.ConfigDict
   train: sentence_data.Sentences
   validation: sentence_data.Sentences
-  epoch: sentence_batches.SentenceBatches
+  epoch: sentence_data.SentenceBatches
   total_steps: int
   task: task_lib.Task
   learning_rate: optax.Schedule
@@ -151,7 +150,7 @@ def prepare(
   tasks = ()
   if 'sentences' in sentence_config.final_protocols(config):
     tasks = sentence_scoring.load_tasks(config.evaluate)
-  epoch = sentence_batches.SentenceBatches(
+  epoch = sentence_data.SentenceBatches(
       train,
       seed=config.seed,
       batch_size=data.batch_size,

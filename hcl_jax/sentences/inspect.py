@@ -4,7 +4,7 @@
 import numpy as np
 
 from hcl_jax.models import packed_text as sentences_lib
-from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate as sentence_readout
 from hcl_jax.sentences import experiment as sentence_experiment
 from hcl_jax.training import sample as sample_lib
@@ -17,7 +17,7 @@ def sample(
 ) -> sample_lib.Sample:
   """A batch of the validation text; every second pair of neighbours is one."""
   config, text = experiment.config, experiment.validation
-  batch = sentence_batches.SentenceBatches(
+  batch = sentence_data.SentenceBatches(
       text,
       seed=0,
       batch_size=min(config.data.batch_size, sample_lib.MAX_ITEMS),
