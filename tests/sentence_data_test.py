@@ -363,23 +363,29 @@ def _corpus(sizes=(7, 1, 12, 5), seed=0, longest=12):
   )
 
 
+def _words(batch, row):
+  """The words of a sentence, by its two ends."""
+  lanes = batch.places.shape[1]
+  places = np.arange(batch.firsts[row], batch.lasts[row] + 1, lanes)
+  if batch.firsts[row] == batch.places.size:
+    return []
+  assert np.all(batch.rows.reshape(-1)[places] == row)
+  return batch.words[batch.places.reshape(-1)[places]].tolist()
+
+
 class BatchesTest(parameterized.TestCase):
 
   def check(self, corpus, batch, max_length, lengths):
     """Rows of a batch are those that its index says."""
     longest = 0
-    for row, index in enumerate(batch['index']):
+    for row, index in enumerate(batch.index):
       first, last = corpus.starts[index], corpus.starts[index + 1]
       tokens = corpus.tokens[first : min(last, first + max_length)]
-      self.assertEqual(batch['length'][row], len(tokens))
-      padded = np.zeros(batch['tokens'].shape[1], int)
-      padded[: len(tokens)] = tokens
-      np.testing.assert_array_equal(batch['tokens'][row], padded)
+      self.assertEqual(_words(batch, row), tokens.tolist())
       longest = max(longest, len(tokens))
-    width = min(length for length in lengths if length >= longest)
-    self.assertEqual(batch['tokens'].shape, (len(batch['index']), width))
-    self.assertEqual({array.dtype for array in batch.values()},
-                     {np.dtype(np.int32)})  # fmt: skip
+    places = min(length for length in lengths if length >= longest)
+    self.assertLen(batch.places, places)
+    self.assertEqual({array.dtype for array in batch}, {np.dtype(np.int32)})
 
   @parameterized.parameters('consecutive', 'blocks')
   def test_rows(self, order):
@@ -393,16 +399,16 @@ class BatchesTest(parameterized.TestCase):
     self.assertLen(list(batches), 8)
     for batch in batches:
       self.check(corpus, batch, 9, lengths)
-    self.assertGreater(len({b['tokens'].shape for b in batches}), 1)
+    self.assertGreater(len({len(b.places) for b in batches}), 1)
 
   def test_consecutive(self):
     corpus = _corpus()
     batches = sentence_data.SentenceBatches(corpus, seed=0, batch_size=4)
     for step in (0, 5, 6, 17):
       rows = np.arange(4) + 4 * (step % 6)
-      np.testing.assert_array_equal(batches.batch(step)['index'], rows)
+      np.testing.assert_array_equal(batches.batch(step).index, rows)
       np.testing.assert_array_equal(
-          batches.batch(step)['segment'], corpus.segments[rows]
+          batches.batch(step).segment, corpus.segments[rows]
       )
 
   def test_blocks_are_parts_of_segments(self):
@@ -431,8 +437,8 @@ class BatchesTest(parameterized.TestCase):
     orders = []
     for epoch in range(3):
       epoch_batches = [batches.batch(5 * epoch + i) for i in range(5)]
-      index = np.concatenate([b['index'] for b in epoch_batches])
-      segment = np.concatenate([b['segment'] for b in epoch_batches])
+      index = np.concatenate([b.index for b in epoch_batches])
+      segment = np.concatenate([b.segment for b in epoch_batches])
       np.testing.assert_array_equal(np.sort(index), np.arange(25))
       same = np.diff(segment) == 0
       np.testing.assert_array_equal(np.diff(index)[same], 1)
@@ -452,14 +458,14 @@ class BatchesTest(parameterized.TestCase):
     one, other = make(1), make(1)
     forward = [one.batch(step) for step in range(20)]
     for step in reversed(range(20)):
-      for name, array in other.batch(step).items():
-        np.testing.assert_array_equal(array, forward[step][name])
-    index = [make(seed).batch(0)['index'].tolist() for seed in range(4)]
+      for a, b in zip(other.batch(step), forward[step], strict=True):
+        np.testing.assert_array_equal(a, b)
+    index = [make(seed).batch(0).index.tolist() for seed in range(4)]
     self.assertGreater(len(set(map(tuple, index))), 1)
 
   def test_numbers_of_batches(self):
     batches = sentence_data.SentenceBatches(_corpus(), seed=0, batch_size=4)
-    np.testing.assert_array_equal(batches[-1]['index'], batches[5]['index'])
+    np.testing.assert_array_equal(batches[-1].index, batches[5].index)
     with self.assertRaises(IndexError):
       batches[6]
     with self.assertRaisesRegex(ValueError, 'step must be 0 or more'):
@@ -482,21 +488,18 @@ class BatchesTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       sentence_data.SentenceBatches(_corpus(), **good | knobs)
 
-  def test_pads_sentences(self):
+  def test_packs_given_sentences(self):
     rows = [[5, 6], [], [1, 2, 3, 4, 5, 6, 7]]
-    batch = sentence_data.pad_sentences(
-        [np.array(row, np.int64) for row in rows],
-        max_length=4, lengths=(2, 5, 9), num_rows=5,
-    )  # fmt: skip
-    np.testing.assert_array_equal(
-        batch['tokens'],
-        [[5, 6, 0, 0, 0], [0] * 5, [1, 2, 3, 4, 0], [0] * 5, [0] * 5],
+    batch = sentence_data.pack_sentences(
+        [np.array(row, np.int64) for row in rows], max_length=4, num_rows=5
     )
-    np.testing.assert_array_equal(batch['length'], [2, 1, 4, 0, 0])
-    self.assertEqual({a.dtype for a in batch.values()}, {np.dtype(np.int32)})
+    found = [_words(batch, row) for row in range(5)]
+    self.assertEqual(found, [[5, 6], [0], [1, 2, 3, 4], [], []])
+    self.assertLen(batch.places, 4)
+    self.assertEqual({array.dtype for array in batch}, {np.dtype(np.int32)})
     for sentences, num_rows in (([], None), ([[1], [2]], 1)):
       with self.assertRaisesRegex(ValueError, 'sentences must be one or more'):
-        sentence_data.pad_sentences(sentences, num_rows=num_rows)
+        sentence_data.pack_sentences(sentences, num_rows=num_rows)
 
 
 class SentencesTest(parameterized.TestCase):

@@ -181,7 +181,7 @@ class SentenceReaderTest(SentenceTest):
         experiment.validation, seed=0, batch_size=24
     )
     for number in range(2):
-      batch = sentences.pack(**batches.batch(number))._asdict()
+      batch = batches.batch(number)._asdict()
       (left, right), _ = experiment.task.embed(
           state.params, {}, batch, None, None
       )

@@ -73,9 +73,12 @@ def read_sentences(
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error
   rows = batches.batch(len(batches) // 2)
-  return {key: rows[key] for key in ('tokens', 'length')}, len(
-      corpus.vocabulary
-  )
+  columns = np.arange(len(rows.places))
+  place = corpus.starts[rows.index][:, None] + columns
+  length = np.minimum(corpus.lengths[rows.index], len(columns))
+  tokens = corpus.tokens[np.minimum(place, len(corpus.tokens) - 1)]
+  tokens = np.where(columns < length[:, None], tokens, 0)
+  return {'tokens': tokens, 'length': length}, len(corpus.vocabulary)
 
 
 def make_step(

@@ -47,10 +47,7 @@ def pack(
     min_lanes: int = 1,
     min_words: int = 1,
 ) -> SentenceBatch:
-  """Lays sentences into lanes.
-
-  U and R are rounded up to one of four sizes for every power of two, so that
-  the batches of a run have few shapes; to have but one, give the least of both.
+  """Lays padded sentences into lanes.
 
   Args:
     tokens: words of each sentence, integers ``[B, L]``, with L the length of
@@ -70,14 +67,59 @@ def pack(
   """
   tokens, length = np.asarray(tokens), np.asarray(length)
   _check(tokens, length)
-  count, places = tokens.shape
+  places = tokens.shape[1]
+  return pack_flat(
+      tokens[np.arange(places) < length[:, None]], length, segment, index,
+      places=places, min_lanes=min_lanes, min_words=min_words,
+  )  # fmt: skip
+
+
+def pack_flat(
+    tokens: np.ndarray,
+    length: np.ndarray,
+    segment: np.ndarray | None = None,
+    index: np.ndarray | None = None,
+    *,
+    places: int,
+    min_lanes: int = 1,
+    min_words: int = 1,
+) -> SentenceBatch:
+  """Lays sentences that follow each other without padding into lanes.
+
+  U and R are rounded up to one of four sizes for every power of two, so that
+  the batches of a run have few shapes; to have but one, give the least of both.
+
+  Args:
+    tokens: words of all sentences, integers ``[N]``.
+    length: how many of them each sentence has, integers ``[B]``, 0 to
+      ``places``, with the sum N.
+    segment: see :class:`SentenceBatch`; None: 0 for all.
+    index: the same; None: 0, 1, 2, ...
+    places: the length of the lanes, T.
+    min_lanes: the least that R may be.
+    min_words: the least that U may be.
+
+  Returns:
+    The batch, of numpy arrays.
+
+  Raises:
+    ValueError: tokens or lengths do not fit.
+  """
+  tokens, length = np.asarray(tokens), np.asarray(length)
+  _check_length(length, places)
+  if tokens.shape != (length.sum(),):
+    raise ValueError(
+        f'tokens must have shape ({length.sum()},), the sum of length; got '
+        f'{tokens.shape}.'
+    )
+  count = len(length)
   lane, start, lanes = _first_fit(length, places)
   num_lanes = max(_rounded(lanes), min_lanes)
-  real = np.arange(places) < length[:, None]
-  sentence, offset = np.nonzero(real)
-  where = start[sentence] + offset, lane[sentence]
+  sentence = np.repeat(np.arange(count), length)
+  begin = start - (np.cumsum(length) - length)
+  where = np.arange(len(tokens)) + begin[sentence], lane[sentence]
 
-  words, which = np.unique(tokens[real], return_inverse=True)
+  words, which = np.unique(tokens, return_inverse=True)
   num_words = max(_rounded(len(words)), min_words)
   padded_words = np.zeros(num_words, np.int32)
   padded_words[: len(words)] = words
@@ -111,15 +153,19 @@ def _check(tokens, length):
         f'length must have shape {tokens.shape[:1]}, one for each sentence; '
         f'got {length.shape}.'
     )
-  if np.any((length < 0) | (length > tokens.shape[1])):
+  _check_length(length, tokens.shape[1])
+
+
+def _check_length(length, places):
+  if np.any((length < 0) | (length > places)):
     raise ValueError(
-        f'length must be 0 to {tokens.shape[1]}, the places that tokens has; '
-        f'got {length.min()} to {length.max()}.'
+        f'length must be 0 to {places}, the places of a lane; got '
+        f'{length.min()} to {length.max()}.'
     )
 
 
 def _first_fit(length, places):
-  """Longest sentences first, each into the lane that it fills best."""
+  """Lays longest sentences first, each into the lane that it fills best."""
   lane, start = np.zeros((2, len(length)), np.int64)
   with_space = [[] for _ in range(places + 1)]
   lanes = 0
@@ -140,7 +186,7 @@ def _first_fit(length, places):
 
 
 def _rounded(size: int) -> int:
-  """The next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ..."""
+  """Returns the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ..."""
   step = 1 << max(max(size, 1).bit_length() - 3, 0)
   return max(-(-size // step) * step, 1)
 

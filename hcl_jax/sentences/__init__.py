@@ -7,7 +7,7 @@ from hcl_jax.models.vocabulary import Vocabulary
 from hcl_jax.sentences.data import SentenceBatches
 from hcl_jax.sentences.data import Sentences
 from hcl_jax.sentences.data import load_sentences
-from hcl_jax.sentences.data import pad_sentences
+from hcl_jax.sentences.data import pack_sentences
 from hcl_jax.sentences.scored_tasks import SentenceTask
 from hcl_jax.sentences.scored_tasks import load_sentence_task
 from hcl_jax.sentences.word_vectors import expand_vocabulary

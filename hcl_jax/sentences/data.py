@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 
+from hcl_jax.models import packed_text
 from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import corpus
 from hcl_jax.storage import locations
@@ -15,8 +16,6 @@ from hcl_jax.storage import records
 LENGTHS = (8, 16, 24, 32, 50)
 MAX_LENGTH = 50
 ORDERS = ('consecutive', 'blocks')
-
-Batch = dict[str, np.ndarray]
 
 
 class Sentences:
@@ -27,7 +26,7 @@ class Sentences:
     starts: sentence i has the tokens ``starts[i]`` up to ``starts[i + 1]``,
       int64 ``[n + 1]``.
     segments: the chapter or book of each sentence, ascending, int32 ``[n]``.
-      Sentences are neighbours only within one.
+      Sentences are neighbors only within one.
     vocabulary: the words that the ids stand for.
   """
 
@@ -55,7 +54,7 @@ class Sentences:
     return np.diff(self.starts)
 
   def text(self, row: int) -> str:
-    """The words of a sentence, as the vocabulary has them."""
+    """Returns the words of a sentence, as the vocabulary has them."""
     tokens = self.tokens[self.starts[row] : self.starts[row + 1]]
     return ' '.join(self.vocabulary.words[token] for token in tokens)
 
@@ -142,15 +141,10 @@ class SentenceBatches(Sequence):
   and every epoch goes through the blocks in a new order, so that a batch has
   parts of several texts. The incomplete last batch of an epoch is dropped.
 
-  A batch is a dict of
-
-  * ``tokens``: int32 ``[batch_size, L]``, 0 behind the end of a sentence; L is
-    the least of ``lengths`` that holds all sentences of the batch;
-  * ``length``: tokens of each sentence, int32 ``[batch_size]``;
-  * ``segment``: int32 ``[batch_size]``; rows that follow each other with the
-    same number do so in the corpus. It is the segment of the corpus or, in the
-    order ``'blocks'``, the number of the block;
-  * ``index``: rows of the corpus, int32 ``[batch_size]``.
+  A batch is a :class:`SentenceBatch` whose lanes have the least of ``lengths``
+  that holds all its sentences. ``index`` has rows of the corpus. Rows that
+  follow each other with the same ``segment`` do so in the corpus; it is the
+  segment of the corpus or, in the order ``'blocks'``, the number of the block.
   """
 
   def __init__(
@@ -173,7 +167,7 @@ class SentenceBatches(Sequence):
       order: ``'consecutive'`` or ``'blocks'``.
       block_size: most sentences of a block.
       max_length: longer sentences are cut off.
-      lengths: what L may be, ascending, up to ``max_length`` or more.
+      lengths: what lanes may have, ascending, up to ``max_length`` or more.
     """
     _check(seed, batch_size, order, block_size, len(sentences))
     self._sentences = sentences
@@ -193,55 +187,52 @@ class SentenceBatches(Sequence):
   def __len__(self) -> int:
     return len(self._sentences) // self._batch_size
 
-  def __getitem__(self, number: int) -> Batch:
-    """A batch of the first epoch."""
+  def __getitem__(self, number: int) -> packed_text.SentenceBatch:
+    """Returns a batch of the first epoch."""
     return self.batch(range(len(self))[number])
 
-  def batch(self, step: int) -> Batch:
-    """The batch of a step; steps are counted over all epochs."""
+  def batch(self, step: int) -> packed_text.SentenceBatch:
+    """Returns the batch of a step; steps are counted over all epochs."""
     if step < 0:
       raise ValueError(f'step must be 0 or more, got {step}.')
     epoch, number = divmod(step, len(self))
     first = number * self._batch_size
     rows = self._rows(epoch)[first : first + self._batch_size]
-    num_tokens = self._num_tokens[rows]
-    return {
-        'tokens': _padded(
-            self._sentences.tokens, self._sentences.starts[rows], num_tokens,
-            self._lengths,
-        ),
-        'length': num_tokens.astype(np.int32),
-        'segment': self._segments[rows],
-        'index': rows.copy(),
-    }  # fmt: skip
+    length = self._num_tokens[rows]
+    return packed_text.pack_flat(
+        _take(self._sentences.tokens, self._sentences.starts[rows], length),
+        length,
+        self._segments[rows],
+        rows.copy(),
+        places=self._lengths[np.searchsorted(self._lengths, length.max())],
+    )
 
 
-def pad_sentences(
+def pack_sentences(
     sentences: Sequence[np.ndarray],
     *,
     max_length: int = MAX_LENGTH,
-    lengths: Sequence[int] = LENGTHS,
     num_rows: int | None = None,
-) -> Batch:
-  """A batch of given sentences.
+    **kwargs,
+) -> packed_text.SentenceBatch:
+  """Lays given sentences into lanes of ``max_length`` places.
 
   A sentence without tokens counts as one unknown word, so that only padding
-  has the length 0.
+  has no words.
 
   Args:
     sentences: ids of the tokens of each sentence.
     max_length: longer sentences are cut off.
-    lengths: what L may be, ascending, up to ``max_length`` or more.
     num_rows: rows of the batch; None for one for each sentence.
+    **kwargs: further arguments of ``packed_text.pack_flat``.
 
   Returns:
-    ``tokens``, int32 ``[num_rows, L]``, 0 behind the end of a sentence, and
-    ``length``, int32 ``[num_rows]``, 0 in padding.
+    The batch, of numpy arrays.
 
   Example:
-    >>> pad_sentences([np.array([3, 1, 2]), np.array([4])], lengths=(4, 50))
-    {'tokens': array([[3, 1, 2, 0],
-           [4, 0, 0, 0]], dtype=int32), 'length': array([3, 1], dtype=int32)}
+    >>> batch = pack_sentences([np.array([3, 1, 2]), np.array([4])])
+    >>> batch.words[batch.places[:4, 0]]
+    array([3, 1, 2, 4], dtype=int32)
   """
   num_rows = len(sentences) if num_rows is None else num_rows
   if not 0 < len(sentences) <= num_rows:
@@ -249,30 +240,18 @@ def pad_sentences(
         f'sentences must be one or more, and at most num_rows={num_rows}; got '
         f'{len(sentences)}.'
     )
-  sentences = [s if len(s) else np.zeros(1, np.int32) for s in sentences]
-  sizes = np.array([len(s) for s in sentences])
-  tokens = _padded(
-      np.concatenate(sentences).astype(np.int32),
-      np.cumsum(sizes) - sizes,
-      np.minimum(sizes, max_length),
-      _read_lengths(lengths, max_length),
+  cut = [s[:max_length] if len(s) else np.zeros(1, np.int32) for s in sentences]
+  length = np.zeros(num_rows, np.int64)
+  length[: len(cut)] = [len(s) for s in cut]
+  return packed_text.pack_flat(
+      np.concatenate(cut), length, places=max_length, **kwargs
   )
-  missing = num_rows - len(sentences)
-  return {
-      'tokens': np.pad(tokens, ((0, missing), (0, 0))),
-      'length': np.pad(np.minimum(sizes, max_length), (0, missing)).astype(
-          np.int32
-      ),
-  }
 
 
-def _padded(tokens, starts, num_tokens, lengths):
-  """Some tokens from each start, 0 behind them, ``[len(starts), L]``."""
-  width = lengths[np.searchsorted(lengths, num_tokens.max())]
-  columns = np.arange(width)
-  last = len(tokens) - 1
-  padded = tokens[np.minimum(starts[:, None] + columns, last)]
-  return np.where(columns < num_tokens[:, None], padded, np.int32(0))
+def _take(tokens, starts, counts):
+  """Returns some tokens from each start, one after the other."""
+  shifts = starts - (np.cumsum(counts) - counts)
+  return tokens[np.arange(counts.sum()) + np.repeat(shifts, counts)]
 
 
 def _blocks(segments, block_size):
@@ -288,7 +267,7 @@ def _blocks(segments, block_size):
 
 
 def _shuffled(blocks, seed, epoch):
-  """All rows, block by block, the blocks in the order of an epoch."""
+  """Returns all rows, block by block, in the order of an epoch."""
   rng = np.random.default_rng([seed, epoch])
   place = rng.permutation(blocks[-1] + 1)
   return np.argsort(place[blocks], kind='stable').astype(np.int32)
@@ -306,7 +285,7 @@ def _check(seed, batch_size, order, block_size, num_sentences):
     raise ValueError(f'order must be one of {ORDERS}, got {order!r}.')
   if block_size < 2:
     raise ValueError(
-        f'block_size must be at least 2, or no sentence has a neighbour; got '
+        f'block_size must be at least 2, or no sentence has a neighbor; got '
         f'{block_size}.'
     )
 

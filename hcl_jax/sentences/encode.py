@@ -12,7 +12,6 @@ import ml_collections
 import numpy as np
 
 from hcl_jax.models import gru
-from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.storage import threads
 from hcl_jax.training import step as step_lib
@@ -110,9 +109,8 @@ class Embedder:
     yield range(start, len(sentences))
 
   def _pack(self, sentences, rows, lanes, words):
-    batch = sentence_data.pad_sentences(
-        sentences, max_length=self._length, lengths=(self._length,),
-        num_rows=rows,
+    batch = sentence_data.pack_sentences(
+        sentences, max_length=self._length, num_rows=rows, min_lanes=lanes,
+        min_words=words,
     )  # fmt: skip
-    batch = sentences_lib.pack(**batch, min_lanes=lanes, min_words=words)
     return step_lib.split_rows(batch._asdict(), 1)

@@ -10,7 +10,6 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax.models import gru
-from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
@@ -118,7 +117,7 @@ class SentenceReader:
     sums = np.zeros(3)
     for number in range(min(count, len(batches))):
       self._poll()
-      batch = sentences_lib.pack(**batches.batch(number))._asdict()
+      batch = batches.batch(number)._asdict()
       sums += self._retrieve({}, state, step_lib.split_rows(batch, 1))
     hits, losses, anchors = sums
     return {

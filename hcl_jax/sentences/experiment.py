@@ -96,7 +96,7 @@ class SentenceExperiment(NamedTuple):
     """Batches first_step, first_step + 1, ..., made ahead in a thread."""
 
     def make(step):
-      return sentences_lib.pack(**self.epoch.batch(step))._asdict()
+      return self.epoch.batch(step)._asdict()
 
     return threads.map_ahead(make, range(first_step, first_step + num_steps))
 

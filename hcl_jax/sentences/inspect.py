@@ -3,7 +3,6 @@
 
 import numpy as np
 
-from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate as sentence_readout
 from hcl_jax.sentences import experiment as sentence_experiment
@@ -24,8 +23,8 @@ def sample(
       max_length=config.data.max_length,
       lengths=sentence_readout.lengths(config.data.max_length),
   ).batch(0)
-  index, segment = batch['index'], batch['segment']
-  packed = sentences_lib.pack(**batch)._asdict()
+  index, segment = batch.index, batch.segment
+  packed = batch._asdict()
   compared, embedded = (
       sample_lib.compiled(function, state)
       for function in (experiment.task.compared, experiment.task.features)
