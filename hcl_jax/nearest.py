@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def open_finder(workdir: pathlib.Path) -> Any:
-  """Restores a run and returns the ``Finder`` of its room.
+  """Returns the ``Finder`` of a run, restored.
 
   Args:
     workdir: directory of the run.

@@ -73,11 +73,11 @@ class PackTest(parameterized.TestCase):
 
   def test_sizes_that_are_given_are_the_least(self):
     tokens, length = np.array([[4, 7], [4, 1], [2, 0]]), np.array([2, 2, 1])
-    batch = sentences.pack(tokens, length, min_lanes=9, min_words=11)
+    batch = sentences.pack(tokens, length, min_packed_rows=9, min_words=11)
     self.assertEqual(batch.places.shape, (2, 9))
     self.assertEqual(batch.words.shape, (11,))
     self.assertEqual(batch.rows[0, 2:].tolist(), [2, *[3] * 6])
-    batch = sentences.pack(tokens, length, min_lanes=2, min_words=2)
+    batch = sentences.pack(tokens, length, min_packed_rows=2, min_words=2)
     self.assertEqual(batch.places.shape, (2, 3))
     self.assertEqual(batch.words.shape, (4,))
 
@@ -98,9 +98,9 @@ class PackTest(parameterized.TestCase):
     ])
     rows = np.arange(len(length))
     for a, b in zip(
-        sentences.pack(tokens, length, rows // 2, rows + 7, min_lanes=3),
+        sentences.pack(tokens, length, rows // 2, rows + 7, min_packed_rows=3),
         sentences.pack_flat(
-            flat, length, rows // 2, rows + 7, places=6, min_lanes=3
+            flat, length, rows // 2, rows + 7, places=6, min_packed_rows=3
         ),
         strict=True,
     ):

@@ -194,7 +194,7 @@ class Graphs:
 
 
 class GraphBatches(Sequence):
-  """The batches of an epoch, which every epoch repeats, as released.
+  """Batches of an epoch, which every epoch repeats, as released.
 
   The graphs are shuffled once; the last batch has what is left. There are few
   shapes, so a step is compiled few times.

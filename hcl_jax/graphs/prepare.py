@@ -72,7 +72,7 @@ def describe(dataset: str, info: Any, where: str) -> str:
 
 
 class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """A collection as the data set ``tu_graphs/COLLECTION``, in its order."""
+  """Writes a collection as the data set ``tu_graphs/NAME``, in its order."""
 
   name = tu.NAME
   VERSION = _VERSION

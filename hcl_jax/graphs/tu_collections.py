@@ -62,7 +62,7 @@ STATISTICS = {
 
 
 class Collection(NamedTuple):
-  """A collection of graphs, its nodes numbered through.
+  """Graphs of a collection, their nodes numbered through.
 
   Attributes:
     graph_ids: the graph of each node, int64 ``[N]``, ascending.

@@ -20,7 +20,7 @@ _READ_THREADS = 8
 
 
 class Images:
-  """A split of a data set.
+  """Images and labels of a split of a data set.
 
   Attributes:
     labels: int32 ``[num_examples]``, -1 for none.
@@ -36,7 +36,7 @@ class Images:
       labels: np.ndarray | None = None,
       class_names: Sequence[str] = (),
   ):
-    """Images in memory, uint8 ``[n, height, width, 3]``, or open records."""
+    """Takes images in memory, uint8 ``[n, height, width, 3]``, or records."""
     self._records = None if isinstance(images, np.ndarray) else images
     self.array = images if self._records is None else None
     self.image_shape = _image_shape(images)
@@ -68,7 +68,7 @@ class Images:
     return self.num_examples
 
   def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Images of the given rows, uint8 ``[len(indices), height, width, 3]``."""
+    """Returns images of rows, uint8 ``[len(indices), height, width, 3]``."""
     if self.array is not None:
       return self.array[np.asarray(indices)]
     return self._records.images(indices)
@@ -81,7 +81,7 @@ def load(
     data_dir: str | os.PathLike | None = None,
     max_bytes_in_memory: int = 4 * 2**30,
 ) -> Images:
-  """Opens a split of a prepared data set; never uses the network.
+  """Loads a split of a prepared data set; never uses the network.
 
   Args:
     name: ``'name[/config][:version]'``. ``'digit_scenes'`` is prepared at its
@@ -110,7 +110,7 @@ def load(
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
-  """Full batches of an epoch; the rest of its permutation is dropped."""
+  """Returns the full batches of an epoch; the rest of it is dropped."""
   if batch_size < 1:
     raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
   if batch_size > num_examples:
@@ -132,7 +132,7 @@ def batches(
     process_count: int = 1,
     true_label_positives: bool = False,
 ) -> Iterator[Batch]:
-  """This process's rows of batches first_step, first_step + 1, ...
+  """Yields this process's rows of batches first_step, first_step + 1, ...
 
   Every epoch goes through a new permutation of the images and drops its
   incomplete last batch. Batches are made ahead in threads; closing the
@@ -242,7 +242,7 @@ def _batch_indices(permutation, num_examples, batch_size, step):
 
 
 class _Classes:
-  """The rows of each class."""
+  """Finds rows of each class."""
 
   def __init__(self, labels):
     if labels.min() < 0:
@@ -256,14 +256,14 @@ class _Classes:
     self._starts = np.cumsum(self._counts) - self._counts
 
   def draw(self, index, rng):
-    """For every row of index, a row of its class."""
+    """Returns a row of its class for every row of index."""
     label = self._labels[index]
     place = (rng.random(len(index)) * self._counts[label]).astype(np.int64)
     return self._rows[self._starts[label] + place]
 
 
 def _read_with_grain(make, steps):
-  """make(step) for every step, read ahead in grain's threads."""
+  """Yields make(step) for every step, read ahead in grain's threads."""
   import grain  # Only streamed sets need it.
 
   dataset = grain.MapDataset.range(steps.start, steps.stop).map(make)

@@ -128,7 +128,7 @@ def _add_fragment(scenes, digits, dice, is_second):
   in_column = halves[None, None, :] == column[:, None, None]
   pieces = np.where(in_row & in_column, pieces, 0)
   size = dice.between(11 * 256, 15 * 256)
-  # Where the quarter has its centre.
+  # Where the quarter has its center.
   y, x = (24 * 256 * v for v in np.divmod(dice.roll(4), 2))
   x, y = x + dice.roll(8 * 256), y + dice.roll(8 * 256)
   alpha = _stretch(

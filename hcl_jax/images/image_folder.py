@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tfds builder of image folders."""
+"""Builds a tfds data set of a folder of images."""
 
 from collections.abc import Mapping
 import os
@@ -18,7 +18,7 @@ _NUM_NAMED = 20
 
 
 class UnreadableImagesError(ValueError):
-  """Files that look like images and cannot be read."""
+  """Raised for files that look like images and cannot be read."""
 
 
 class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -117,7 +117,7 @@ def _name_files(files: list[str]) -> str:
 
 
 def read_square(path: pathlib.Path, size: int) -> Image.Image:
-  """The middle square of an image file, size x size, RGB, upright.
+  """Returns the middle square of an image file, size x size, RGB, upright.
 
   The shorter side is scaled to ``size`` (bicubic, antialiased) and the longer
   one cropped to it.

@@ -31,7 +31,7 @@ _ANNOTATIONS = 'val_annotations.txt'
 
 
 class File(NamedTuple):
-  """An image file; key is its name below the folder."""
+  """Image file; key is its name below the folder."""
 
   path: pathlib.Path
   key: str
@@ -39,7 +39,7 @@ class File(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """What a folder holds.
+  """Contents of a folder.
 
   Attributes:
     splits: the image files of every split, in the order of their names.
@@ -53,10 +53,10 @@ class Layout(NamedTuple):
 
 
 def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
-  """Looks through a folder.
+  """Finds the images of a folder.
 
   Args:
-    folder: what to look through.
+    folder: the folder.
     test_fraction: share of the images for the test split, where the folder
       has no split folders.
 
@@ -142,7 +142,7 @@ def _class_below(root, path):
 
 def _files(root, folder, ignored, class_of):
   files = []
-  for path in _walk(root):
+  for path in _visible_files(root):
     if _is_image(path):
       key = _normal(path.relative_to(folder).as_posix())
       files.append(File(path, key, class_of(path)))
@@ -163,12 +163,12 @@ def _unique(files):
   return unique
 
 
-def _walk(root):
+def _visible_files(root):
   """Yields visible files below root."""
   for path in _visible(root, pathlib.Path.is_file):
     yield path
   for path in _visible(root, pathlib.Path.is_dir):
-    yield from _walk(path)
+    yield from _visible_files(path)
 
 
 def _visible(folder, is_kind):

@@ -112,7 +112,7 @@ def describe(dataset: str, info: Any, where: str) -> str:
 
 @dataclasses.dataclass
 class DigitScenesConfig(tfds.core.BuilderConfig):
-  """How many scenes; fewer are the first of the full set."""
+  """Numbers of scenes; fewer are the first of the full set."""
 
   num_train: int = 0
   num_test: int = 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences as encoders read them: end to end in lanes, each word once.
+"""Packs sentences end to end into rows, and stores each distinct word once.
 
-A batch padded to its longest sentence is mostly padding, and mostly made of
-words that it has already. So sentences are laid one after the other into lanes
-of one length, and what is done to a word by itself is done once.
+A batch padded to its longest sentence is mostly padding, and most of its words
+occur more than once. So sentences follow one another in packed rows of one
+length, and computations on single words are done once per distinct word.
 """
 
 from typing import NamedTuple
@@ -13,20 +13,21 @@ import numpy as np
 
 
 class SentenceBatch(NamedTuple):
-  """B sentences in R lanes of T places, with U different words.
+  """B sentences in R packed rows of T places, with U distinct words.
 
-  A sentence is in one lane, its words in order, and the next one follows at
-  once. An index that points nowhere marks padding: a place of padding has the
-  sentence B, and a sentence without words begins and ends at place T R.
+  A sentence is in one packed row, with its words in order, and the next one
+  follows immediately. Indices out of range mark padding: a place of padding has
+  sentence B, and a sentence without words starts and ends at place T R.
 
   Attributes:
-    words: the different words, int32 ``[U]``; the padding repeats word 0.
-    places: which of them is at a place of a lane, int32 ``[T, R]``.
-    rows: which sentence is there, int32 ``[T, R]``.
-    firsts: the place t R + r of the first word of a sentence, int32 ``[B]``.
-    lasts: that of its last word, int32 ``[B]``.
-    segment: the piece of text that a sentence is from, int32 ``[B]``.
-    index: row of the sentence in its data set, int32 ``[B]``, -1 in padding.
+    words: distinct words, int32 ``[U]``; padding repeats word 0.
+    places: index into ``words`` of each place of a packed row, int32
+      ``[T, R]``.
+    rows: sentence of each place, int32 ``[T, R]``.
+    firsts: place t R + r of the first word of each sentence, int32 ``[B]``.
+    lasts: place of the last word of each sentence, int32 ``[B]``.
+    segment: piece of text of each sentence, int32 ``[B]``.
+    index: row of each sentence in its data set, int32 ``[B]``, -1 in padding.
   """
 
   words: jax.Array
@@ -44,34 +45,39 @@ def pack(
     segment: np.ndarray | None = None,
     index: np.ndarray | None = None,
     *,
-    min_lanes: int = 1,
+    min_packed_rows: int = 1,
     min_words: int = 1,
 ) -> SentenceBatch:
-  """Lays padded sentences into lanes.
+  """Packs padded sentences into rows, as :func:`pack_flat` does.
 
   Args:
-    tokens: words of each sentence, integers ``[B, L]``, with L the length of
-      the lanes.
-    length: how many words it has, integers ``[B]``, 0 to L. What follows them
-      is not read.
+    tokens: words of each sentence, integers ``[B, T]``, with T the length of
+      the packed rows.
+    length: number of words of each sentence, integers ``[B]``, 0 to T. Tokens
+      after them are ignored.
     segment: see :class:`SentenceBatch`; None: 0 for all.
-    index: the same; None: 0, 1, 2, ...
-    min_lanes: the least that R may be.
-    min_words: the least that U may be.
+    index: see :class:`SentenceBatch`; None: 0, 1, 2, ...
+    min_packed_rows: minimum of R.
+    min_words: minimum of U.
 
   Returns:
     The batch, of numpy arrays.
 
   Raises:
-    ValueError: shapes or lengths do not fit.
+    ValueError: shapes do not match, or lengths are out of range.
   """
   tokens, length = np.asarray(tokens), np.asarray(length)
   _check(tokens, length)
   places = tokens.shape[1]
   return pack_flat(
-      tokens[np.arange(places) < length[:, None]], length, segment, index,
-      places=places, min_lanes=min_lanes, min_words=min_words,
-  )  # fmt: skip
+      tokens[np.arange(places) < length[:, None]],
+      length,
+      segment,
+      index,
+      places=places,
+      min_packed_rows=min_packed_rows,
+      min_words=min_words,
+  )
 
 
 def pack_flat(
@@ -81,29 +87,29 @@ def pack_flat(
     index: np.ndarray | None = None,
     *,
     places: int,
-    min_lanes: int = 1,
+    min_packed_rows: int = 1,
     min_words: int = 1,
 ) -> SentenceBatch:
-  """Lays sentences that follow each other without padding into lanes.
+  """Packs sentences that follow each other without padding into rows.
 
-  U and R are rounded up to one of four sizes for every power of two, so that
-  the batches of a run have few shapes; to have but one, give the least of both.
+  U and R are rounded up to one of four sizes per power of two, so that the
+  batches of a run have few shapes. Set both minimums to have one shape.
 
   Args:
     tokens: words of all sentences, integers ``[N]``.
-    length: how many of them each sentence has, integers ``[B]``, 0 to
+    length: number of words of each sentence, integers ``[B]``, 0 to
       ``places``, with the sum N.
     segment: see :class:`SentenceBatch`; None: 0 for all.
-    index: the same; None: 0, 1, 2, ...
-    places: the length of the lanes, T.
-    min_lanes: the least that R may be.
-    min_words: the least that U may be.
+    index: see :class:`SentenceBatch`; None: 0, 1, 2, ...
+    places: length of the packed rows, T.
+    min_packed_rows: minimum of R.
+    min_words: minimum of U.
 
   Returns:
     The batch, of numpy arrays.
 
   Raises:
-    ValueError: tokens or lengths do not fit.
+    ValueError: shapes do not match, or lengths are out of range.
   """
   tokens, length = np.asarray(tokens), np.asarray(length)
   _check_length(length, places)
@@ -113,30 +119,29 @@ def pack_flat(
         f'{tokens.shape}.'
     )
   count = len(length)
-  lane, start, lanes = _first_fit(length, places)
-  num_lanes = max(_rounded(lanes), min_lanes)
+  packed_row, start, used = _first_fit(length, places)
+  num_packed_rows = max(_rounded(used), min_packed_rows)
   sentence = np.repeat(np.arange(count), length)
   begin = start - (np.cumsum(length) - length)
-  where = np.arange(len(tokens)) + begin[sentence], lane[sentence]
+  where = np.arange(len(tokens)) + begin[sentence], packed_row[sentence]
 
   words, which = np.unique(tokens, return_inverse=True)
   num_words = max(_rounded(len(words)), min_words)
   padded_words = np.zeros(num_words, np.int32)
   padded_words[: len(words)] = words
-  word_places = np.zeros((places, num_lanes), np.int32)
+  word_places = np.zeros((places, num_packed_rows), np.int32)
   word_places[where] = which
-  rows = np.full((places, num_lanes), count, np.int32)
+  rows = np.full((places, num_packed_rows), count, np.int32)
   rows[where] = sentence
-  first = start * num_lanes + lane
-  nowhere = places * num_lanes
+  first = start * num_packed_rows + packed_row
+  last = first + (length - 1) * num_packed_rows
+  nowhere = places * num_packed_rows
   return SentenceBatch(
       words=padded_words,
       places=word_places,
       rows=rows,
       firsts=np.where(length > 0, first, nowhere).astype(np.int32),
-      lasts=np.where(
-          length > 0, first + (length - 1) * num_lanes, nowhere
-      ).astype(np.int32),
+      lasts=np.where(length > 0, last, nowhere).astype(np.int32),
       segment=_integers(segment, np.zeros(count)),
       index=_integers(index, np.arange(count)),
   )
@@ -150,7 +155,7 @@ def _check(tokens, length):
     )
   if length.shape != tokens.shape[:1]:
     raise ValueError(
-        f'length must have shape {tokens.shape[:1]}, one for each sentence; '
+        f'length must have shape {tokens.shape[:1]}, one per sentence; '
         f'got {length.shape}.'
     )
   _check_length(length, tokens.shape[1])
@@ -159,18 +164,20 @@ def _check(tokens, length):
 def _check_length(length, places):
   if np.any((length < 0) | (length > places)):
     raise ValueError(
-        f'length must be 0 to {places}, the places of a lane; got '
+        f'length must be 0 to {places}, the places of a packed row; got '
         f'{length.min()} to {length.max()}.'
     )
 
 
 def _first_fit(length, places):
-  """Lays longest sentences first, each into the lane that it fills best."""
-  lane, start = np.zeros((2, len(length)), np.int64)
+  """Places longest sentences first, each in the row that it fills best."""
+  # Lists and ints, because numpy's scalars are slow.
+  lengths, places = length.tolist(), int(places)
+  packed_row, start = [0] * len(lengths), [0] * len(lengths)
   with_space = [[] for _ in range(places + 1)]
-  lanes = 0
+  used = 0
   for sentence in np.argsort(-length, kind='stable').tolist():
-    need = int(length[sentence])
+    need = lengths[sentence]
     if not need:
       break
     space = need
@@ -179,14 +186,14 @@ def _first_fit(length, places):
     if with_space[space]:
       chosen = with_space[space].pop()
     else:
-      chosen, lanes = lanes, lanes + 1
-    lane[sentence], start[sentence] = chosen, places - space
+      chosen, used = used, used + 1
+    packed_row[sentence], start[sentence] = chosen, places - space
     with_space[space - need].append(chosen)
-  return lane, start, lanes
+  return np.array(packed_row, np.int64), np.array(start, np.int64), used
 
 
 def _rounded(size: int) -> int:
-  """Returns the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ..."""
+  """Rounds up to one of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, etc."""
   step = 1 << max(max(size, 1).bit_length() - 3, 0)
   return max(-(-size // step) * step, 1)
 

@@ -133,7 +133,7 @@ def load_sentences(
 
 
 class SentenceBatches(Sequence):
-  """The batches of an epoch, and of those that follow.
+  """Batches of an epoch, and of those that follow.
 
   In the order ``'consecutive'`` a batch is sentences that follow each other,
   the same in every epoch, as released. In the order ``'blocks'`` the segments
@@ -141,10 +141,10 @@ class SentenceBatches(Sequence):
   and every epoch goes through the blocks in a new order, so that a batch has
   parts of several texts. The incomplete last batch of an epoch is dropped.
 
-  A batch is a :class:`SentenceBatch` whose lanes have the least of ``lengths``
-  that holds all its sentences. ``index`` has rows of the corpus. Rows that
-  follow each other with the same ``segment`` do so in the corpus; it is the
-  segment of the corpus or, in the order ``'blocks'``, the number of the block.
+  A batch is a :class:`SentenceBatch` whose packed rows have the least of
+  ``lengths`` that holds all its sentences. ``index`` has rows of the corpus.
+  Rows that follow each other with the same ``segment`` do so in the corpus; it
+  is the segment of the corpus or, in the order ``'blocks'``, the block.
   """
 
   def __init__(
@@ -167,7 +167,7 @@ class SentenceBatches(Sequence):
       order: ``'consecutive'`` or ``'blocks'``.
       block_size: most sentences of a block.
       max_length: longer sentences are cut off.
-      lengths: what lanes may have, ascending, up to ``max_length`` or more.
+      lengths: of packed rows, ascending, up to ``max_length`` or more.
     """
     _check(seed, batch_size, order, block_size, len(sentences))
     self._sentences = sentences
@@ -215,7 +215,7 @@ def pack_sentences(
     num_rows: int | None = None,
     **kwargs,
 ) -> packed_text.SentenceBatch:
-  """Lays given sentences into lanes of ``max_length`` places.
+  """Packs given sentences into rows of ``max_length`` places.
 
   A sentence without tokens counts as one unknown word, so that only padding
   has no words.

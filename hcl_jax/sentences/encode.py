@@ -110,7 +110,7 @@ class Embedder:
 
   def _pack(self, sentences, rows, lanes, words):
     batch = sentence_data.pack_sentences(
-        sentences, max_length=self._length, num_rows=rows, min_lanes=lanes,
-        min_words=words,
+        sentences, max_length=self._length, num_rows=rows,
+        min_packed_rows=lanes, min_words=words,
     )  # fmt: skip
     return step_lib.split_rows(batch._asdict(), 1)

@@ -13,7 +13,7 @@ from hcl_jax.training import state as state_lib
 
 
 class Found(NamedTuple):
-  """A sentence that was found.
+  """Sentence that was found.
 
   Attributes:
     cosine: of the two embeddings, from -1 to 1.
@@ -25,7 +25,7 @@ class Found(NamedTuple):
 
 
 def configure(config: ml_collections.ConfigDict) -> None:
-  """Takes out of a configuration what only an evaluation needs."""
+  """Drops from a configuration what only an evaluation needs."""
   config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
 
 

@@ -94,7 +94,7 @@ def describe(dataset: str, info: Any, where: str) -> str:
 
 
 class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """A corpus as the data set ``sentences/NAME``, in its order."""
+  """Writes a corpus as the data set ``sentences/NAME``, in its order."""
 
   name = corpus_lib.NAME
   VERSION = _VERSION

@@ -48,7 +48,7 @@ class SentenceTask:
 
 
 class _Format(NamedTuple):
-  """How a task is stored, and how many sentences it was published with."""
+  """Files of a task, and how many sentences were published."""
 
   files: tuple[str, str]
   counts: tuple[int, ...]

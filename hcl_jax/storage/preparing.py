@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Flag(NamedTuple):
-  """A flag, which is also an argument of :func:`hcl_jax.prepare.prepare`.
+  """Flag, which is also an argument of :func:`hcl_jax.prepare.prepare`.
 
   Attributes:
     type: str, int, float or bool.
@@ -26,7 +26,7 @@ class Flag(NamedTuple):
 
 
 class Room(Protocol):
-  """The module ``prepare`` of a room; ``--help`` shows its docstring.
+  """Module ``prepare`` of a room; ``--help`` shows its docstring.
 
   Attributes:
     FLAGS: its flags by name; ``options`` below has a value for each.
