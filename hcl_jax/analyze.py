@@ -36,7 +36,7 @@ _OUTPUT = flags.DEFINE_string(
 )  # fmt: skip
 _SCORE = flags.DEFINE_string(
     'score', None,
-    'Of sweeps, a column of results.csv; by default the first accuracy.',
+    'Of sweeps, a column of results.csv; by default the first share.',
 )  # fmt: skip
 _AXIS = flags.DEFINE_string(
     'axis', None,
@@ -49,8 +49,6 @@ _DATA_DIR = flags.DEFINE_string(
 )  # fmt: skip
 command.require('workdir')
 command.local('workdir', 'output', 'data_dir')
-
-_ACCURACIES = ('/accuracy', '/top1')
 
 
 def main(arguments: list[str]) -> int:
@@ -107,14 +105,14 @@ def analyze_sweeps(
 
 
 def choose_score(results: results_lib.Results) -> str:
-  """The score asked for, or the first accuracy; some member must have it."""
+  """Returns the score asked for, or the first share that a run has."""
   known = [
       name for name, x in results.scores.items() if np.isfinite(x).any()
   ]
   if not known:
-    raise ValueError('no member of the sweep has a score; all of them failed.')
-  accuracies = [name for name in known if name.endswith(_ACCURACIES)]
-  score = _SCORE.value or next(iter(accuracies), None)
+    raise ValueError('no run of the sweep has a score; all of them failed.')
+  shares = [name for name in known if results.kinds[name] == 'share']
+  score = _SCORE.value or next(iter(shares), None)
   if score not in known:
     raise ValueError(
         f'--score must be one of {", ".join(known)}; got {score}.'

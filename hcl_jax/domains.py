@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins the name of a domain to its room: a package with the same doors.
 
-A room has modules ``config`` (FIELDS, SCORE, check), ``experiment`` (prepare)
-and ``inspect`` (sample). ``config.domain`` is the name of one of ours, or the
+A room has modules ``config`` (FIELDS, SCORE, check) and ``experiment``
+(prepare). ``config.domain`` is the name of one of ours, or the
 path of a package of your own.
 """
 
@@ -13,8 +13,6 @@ import ml_collections
 
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields
-from hcl_jax.training import sample as sample_lib
-from hcl_jax.training import state as state_lib
 
 _ROOMS = {
     'images': 'hcl_jax.images',
@@ -87,7 +85,10 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def make_experiment(
-    config: ml_collections.ConfigDict, *, to_train: bool = True
+    config: ml_collections.ConfigDict,
+    *,
+    to_train: bool = True,
+    like: experiment_lib.Experiment | None = None,
 ) -> experiment_lib.Experiment:
   """Checks a configuration and opens its data; writes nothing of a run.
 
@@ -95,6 +96,8 @@ def make_experiment(
     config: the whole configuration.
     to_train: whether the batch must fit the devices of this machine, which it
       need not for an evaluation.
+    like: an experiment whose configuration differs in hyperparameters only;
+      the room may share its data and compiled programs.
 
   Returns:
     The experiment.
@@ -106,7 +109,7 @@ def make_experiment(
   """
   check(config)
   room = door(domain_of(config), 'experiment')
-  return room.prepare(config, to_train=to_train)
+  return room.prepare(config, to_train=to_train, like=like)
 
 
 def fill_defaults(config: ml_collections.ConfigDict) -> None:
@@ -123,13 +126,12 @@ def main_score(config: ml_collections.ConfigDict) -> str:
   return _room_config(config).SCORE
 
 
-def sample(
-    config: ml_collections.ConfigDict,
-    experiment: experiment_lib.Experiment,
-    state: state_lib.TrainState,
-) -> sample_lib.Sample:
-  """Returns a sample of what a run makes of its data, to look at."""
-  return door(domain_of(config), 'inspect').sample(experiment, state)
+def small_runs(config: ml_collections.ConfigDict) -> bool:
+  """Returns whether a core, or a share of an accelerator, suffices for a run.
+
+  Such runs of a sweep train side by side in one process.
+  """
+  return getattr(_room_config(config), 'SMALL_RUNS', False)
 
 
 def _room_config(config):

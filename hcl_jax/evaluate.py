@@ -24,11 +24,11 @@ from hcl_jax.graphs import config as graph_config
 from hcl_jax.images import config as image_config
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import scored_tasks as sentence_tasks
 from hcl_jax.sweeps import comparison
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
@@ -166,7 +166,7 @@ def check_writable(path: pathlib.Path) -> None:
     raise PermissionError(f'{path.parent} is no folder that can be written.')
 
 
-def evaluate(config, workdir: pathlib.Path) -> experiment_lib.Scores:
+def evaluate(config, workdir: pathlib.Path) -> scores_lib.Scores:
   """Scores of one run, and the ``step`` they are of."""
   experiment = domains.make_experiment(config, to_train=False)
   with loop.open_checkpoints(
@@ -174,7 +174,7 @@ def evaluate(config, workdir: pathlib.Path) -> experiment_lib.Scores:
   ) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)
-  scores = experiment.reader().evaluate(state, config.evaluate.protocols)
+  scores = experiment.evaluate(state, config.evaluate.protocols)
   return {'step': int(state.step), **scores}
 
 

@@ -86,7 +86,8 @@ def open_finder(workdir: pathlib.Path) -> Any:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
     state = loop.restore(experiment, checkpoints)
-  total = min(len(experiment.train if texts is None else texts), _MAX.value)
+  searched = experiment.data.train if texts is None else texts
+  total = min(len(searched), _MAX.value)
   with progress_lib.Progress(
       total, label='embed', unit=experiment.unit
   ) as shown:

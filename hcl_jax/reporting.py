@@ -31,6 +31,12 @@ def percent(value: float | None) -> str:
   return '-' if value is None else f'{value:.2%}'
 
 
+def score(value: Any) -> str:
+  """Formats a score by its kind, or a dash."""
+  is_share = value is None or value.kind == 'share'
+  return percent(value) if is_share else number(value, 4)
+
+
 def spread(values: Sequence[float]) -> str:
   """Mean and standard deviation of shares, in per cent: 86.71 ± 1.25.
 
@@ -64,14 +70,11 @@ def markdown_table(
 
 
 def score_table(rows: dict[str, dict[str, float]]) -> str:
-  """Scores between 0 and 1, a line for each name, a column for each score.
+  """Returns scores, a line for each name, a column for each score.
 
-  What is no number, such as a list of folds, is left out. What ends in
-  ``/loss`` is no share and shown as it is.
+  What is no number, such as a list of folds, is left out. Shares are shown in
+  percent.
   """
-
-  def cell(name, value):
-    return number(value, 4) if name.endswith('/loss') else percent(value)
 
   names = dict.fromkeys(
       name
@@ -82,7 +85,7 @@ def score_table(rows: dict[str, dict[str, float]]) -> str:
   return table(
       ['', *names],
       [
-          [row, *(cell(name, scores.get(name)) for name in names)]
+          [row, *(score(scores.get(name)) for name in names)]
           for row, scores in rows.items()
       ],
   )

@@ -8,9 +8,9 @@
       --sweep.loss.beta=0,1,2 --sweep.seed=0:2 --jobs=2
 
 A configuration may have values to sweep itself, as the second one has; flags
-replace them. DIR gets results.csv, a line for each member, and results.md,
-means and deviations over seeds. The same command continues a sweep that was
-stopped.
+replace them. DIR gets a folder for each run, as hcl_jax.train makes it,
+results.csv, a line for each run, and results.md, means and deviations over
+seeds. The same command continues a sweep that was stopped.
 """
 
 import os
@@ -23,10 +23,11 @@ import joblib
 from ml_collections import config_flags
 
 from hcl_jax import command
+from hcl_jax import domains
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.sweeps import pool as jobs
+from hcl_jax.sweeps import pool
 from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
 
@@ -37,15 +38,15 @@ _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the sweep; continued if it holds this one.'
 )
 _PER_DEVICE = flags.DEFINE_integer(
-    'members_per_device', None,
-    'Members of a group of graph runs that a device trains at a time; by '
-    'default one on a CPU and all of them elsewhere.',
+    'runs_per_device', None,
+    'How many small runs, such as those on graphs, a device trains at a time; '
+    'by default one on a CPU and all of them elsewhere.',
     lower_bound=1,
 )  # fmt: skip
 _JOBS = flags.DEFINE_integer(
     'jobs', 1,
-    'Runs on images or sentences that are trained at a time on a CPU, each in '
-    'a process with a share of the cores.',
+    'How many runs are trained at a time on a CPU, each in a process with a '
+    'share of the cores; small runs have a core each without it.',
     lower_bound=1,
 )  # fmt: skip
 command.require('config', 'workdir')
@@ -57,18 +58,18 @@ def main(arguments: list[str]) -> int:
   try:
     config = _CONFIG.value  # reads the file
     fields = grid.read_fields(config, arguments)
-    if config.task == 'infograph':
+    if domains.small_runs(config):
       _use_all_cores()
     sweep = sweeping.Sweep(
         config,
         fields,
-        members_per_device=_PER_DEVICE.value,
-        num_jobs=_JOBS.value,
+        runs_per_device=_PER_DEVICE.value,
+        num_processes=_JOBS.value,
     )
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
   try:
-    tally = sweep.run(workdir)
+    results = sweep.run(workdir)
   except (workdir_lib.WorkdirError, checkpoint.StateMismatch) as error:
     raise command.UsageError(error) from error
   except loop.Interrupted as stop:
@@ -76,17 +77,17 @@ def main(arguments: list[str]) -> int:
         f'hcl_jax.sweep: {stop}. The same command continues.', file=sys.stderr
     )
     return 0
-  except (OSError, checkpoint.DamagedCheckpoint, jobs.JobFailed) as error:
+  except (OSError, checkpoint.DamagedCheckpoint, pool.WorkerFailed) as error:
     raise command.Failure(error) from error
-  print(tally.markdown())
+  print(results.markdown())
   print(f'\nwritten to {workdir / "results.csv"} and {workdir / "results.md"}')
-  for line in tally.failures():
+  for line in results.failures():
     print(f'hcl_jax.sweep: {line}', file=sys.stderr)
-  return 1 if tally.failures() else 0
+  return 1 if results.failures() else 0
 
 
 def _use_all_cores():
-  """A device for each core: members know nothing of each other."""
+  """Makes a device of each core: small runs train one on each."""
   flags_of_xla = os.environ.get('XLA_FLAGS', '')
   if 'xla_force_host_platform_device_count' not in flags_of_xla:
     cores = joblib.cpu_count()

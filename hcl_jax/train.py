@@ -24,6 +24,7 @@ from hcl_jax import hosts
 from hcl_jax import reporting
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison
 from hcl_jax.training import experiment as experiment_lib
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     with processes.together('prepare'):
       experiment = domains.make_experiment(config)
     processes.check_same(
-        f'{config}{experiment.summary()}', 'configuration and data'
+        f'{config}{experiment.summary}', 'configuration and data'
     )
   except processes.PeerError as error:
     return _fail(error)
@@ -74,13 +75,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(experiment, config, workdir) -> None:
-  """Trains, and writes and prints the scores."""
+  """Trains, and prints the scores."""
   if config.get('compare'):
     scores = comparison.compare(experiment, workdir)
+    if processes.is_first():
+      scores_lib.write(workdir, scores)
   else:
     scores = {'last step': loop.train(experiment, workdir)}
   if processes.is_first():
-    reporting.write_json(workdir / 'scores.json', scores)
     print(report(experiment, scores))
 
 
@@ -91,17 +93,17 @@ def _fail(error: Exception) -> int:
 def report(
     experiment: experiment_lib.Experiment, scores: dict[str, Any]
 ) -> str:
-  """The scores as a table, and how sure they are."""
+  """Returns the scores as a table, and how sure they are."""
   config = experiment.config
-  lines = [experiment.summary()]
+  lines = [experiment.summary]
   if any(scores.values()):
     lines += ['', reporting.score_table(scores)]
   if config.get('compare'):
-    error = 0.5 / len(experiment.test) ** 0.5
+    error = 0.5 / experiment.num_scored**0.5
     lines += [
         '',
-        f'One seed; a share of {len(experiment.test)} images has a standard '
-        f'error of up to {error:.2%}.',
+        f'One seed; a share of {experiment.num_scored} {experiment.unit} has a '
+        f'standard error of up to {error:.2%}.',
     ]
   return '\n'.join(lines)
 

@@ -15,9 +15,9 @@ from hcl_jax import analysis
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.report import plots
 from hcl_jax.report import tables
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import results as results_lib
-from hcl_jax.sweeps import tally as tally_lib
 from tests.support import commands
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -406,7 +406,7 @@ class _FolderTestCase(parameterized.TestCase):
     )
 
   def _write_sweep(self, name, fields, failed=(), **changes):
-    """A finished sweep, whose accuracies count members in thousandths."""
+    """A finished sweep, whose accuracies count runs in thousandths."""
     workdir = self.root / name
     workdir.mkdir()
     config = graph_config.infograph()
@@ -414,14 +414,15 @@ class _FolderTestCase(parameterized.TestCase):
       config.update_from_flattened_dict(changes)
     record = config.to_dict() | {'sweep': {}}
     (workdir / 'config.json').write_text(json.dumps(record))
-    members = grid.expand(config, fields)
-    tally = tally_lib.Tally(workdir, members)
-    for member in members:
-      if member.number in failed:
-        tally.add(member, failure='it was not to be')
+    runs = grid.expand(config, fields)
+    results = results_lib.SweepResults(workdir, runs)
+    for run in runs:
+      if run.number in failed:
+        results.add(run, {'failure': 'it was not to be'})
       else:
-        tally.add(member, scores={'svm/accuracy': member.number / 1000})
-    tally.write()
+        score = scores_lib.Score(run.number / 1000)
+        results.add(run, {'scores': {'svm/accuracy': score}})
+    results.write()
     return workdir
 
 
@@ -447,7 +448,7 @@ class ResultsTest(_FolderTestCase):
     workdir = self._write_sweep(
         'one', {'seed': (0, 1)}, **{'train.epochs': 20}
     )
-    run = workdir / 'members' / '0001'
+    run = workdir / 'runs' / '0001'
     run.mkdir()
     steps = (100, 0.2), (50, 0.1), (200, 0.4)
     lines = [{'step': step, 'svm/accuracy': x} for step, x in steps]
@@ -480,24 +481,23 @@ class ResultsTest(_FolderTestCase):
         results.scores['svm/accuracy'], [0, 0.001, 0, 0.001]
     )
 
-  def test_values_are_numbers_or_words_and_nothing_else(self):
+  @parameterized.parameters('[1]', '{}', 'null', '{"a": 1}')
+  def test_values_are_numbers_or_strings_and_nothing_else(self, value):
     workdir = self._write_sweep('one', {'seed': (0, 1)})
-    for text in ('[1]', '{}', '(' * 5000, "__import__('os')", '1+1j'):
-      (workdir / 'results.csv').write_text(
-          f'member,seed,svm/accuracy\n0,"{text}",0.5\n'
-      )
-      self.assertEqual(results_lib.read([workdir]).fields['seed'], [text])
-
-  @parameterized.parameters('x', '0.5,1', f'"{"9" * 200_000}"')
-  def test_damaged_results(self, score):
-    workdir = self._write_sweep('one', {'seed': (0, 1)})
-    (workdir / 'results.csv').write_text(
-        f'member,seed,svm/accuracy\n0,0,{score}\n'
+    (workdir / 'runs' / '0001.json').write_text(
+        f'{{"values": {{"seed": {value}}}, "scores": {{}}}}'
     )
-    with self.assertRaisesRegex(ValueError, 'results.csv cannot be read'):
+    with self.assertRaisesRegex(ValueError, '0001.json must have values'):
       results_lib.read([workdir])
 
-  def test_the_same_member_twice_is_refused(self):
+  @parameterized.parameters('{', '[]', '3', '{"scores": 3}', '{"kinds": []}')
+  def test_damaged_results(self, text):
+    workdir = self._write_sweep('one', {'seed': (0, 1)})
+    (workdir / 'runs' / '0001.json').write_text(text)
+    with self.assertRaisesRegex(ValueError, '0001.json (cannot be|must have)'):
+      results_lib.read([workdir])
+
+  def test_the_same_run_twice_is_refused(self):
     one = self._write_sweep('one', {'seed': (0, 1)})
     two = self._write_sweep('two', {'seed': (1, 2)})
     with self.assertRaisesRegex(ValueError, 'two: seed=1, .* is there twice'):
@@ -512,11 +512,18 @@ class ResultsTest(_FolderTestCase):
     with self.assertRaisesRegex(ValueError, 'only one has a field loss.knob'):
       results_lib.read([one, two])
 
-  def test_a_damaged_file_is_named(self):
+  def test_kinds_are_those_that_were_written(self):
     workdir = self._write_sweep('one', {'seed': (0, 1)})
-    (workdir / 'results.csv').write_text('member,seed,svm/accuracy\n0,0,good\n')
-    with self.assertRaisesRegex(ValueError, 'results.csv cannot be read.*good'):
-      results_lib.read([workdir])
+    path = workdir / 'runs' / '0001.json'
+    record = json.loads(path.read_text())
+    self.assertEqual(record['kinds'], {'svm/accuracy': 'share'})
+    record['scores'] |= {'a/b': 2.0, 'a/loss': 3.0, 'a/folds': [1]}
+    record['kinds'] |= {'a/b': 'number'}
+    path.write_text(json.dumps(record))
+    self.assertEqual(
+        results_lib.read([workdir]).kinds,
+        {'svm/accuracy': 'share', 'a/b': 'number', 'a/loss': 'loss'},
+    )
 
 
 class CommandTest(_FolderTestCase):
@@ -542,12 +549,12 @@ class CommandTest(_FolderTestCase):
     self.assertIn('<td><b>0.40 ± 0.10</b></td>', page)
     self.assertIn('aria-label="svm/accuracy by β"', page)
 
-    for member in range(6):
-      run = one / 'members' / f'000{member}'
+    for number in range(6):
+      run = one / 'runs' / f'000{number}'
       run.mkdir()
       (run / 'metrics.jsonl').write_text(
           '{"step": 1, "svm/accuracy": 0.1}\n'
-          f'{{"step": 2, "svm/accuracy": 0.{member}}}\n'
+          f'{{"step": 2, "svm/accuracy": 0.{number}}}\n'
       )
     done = self._run(f'--workdir={one}')
     self.assertEqual(done.status, 0, done.err)
@@ -577,7 +584,7 @@ class CommandTest(_FolderTestCase):
   @parameterized.named_parameters(
       ('nothing', False, False, 'there is no run in'),
       ('a_run_that_has_not_begun', True, False, 'has no checkpoint yet'),
-      ('an_unfinished_sweep', True, True, 'has no results.csv'),
+      ('an_unfinished_sweep', True, True, 'has no results: no run'),
   )
   def test_what_has_no_results_is_refused(self, has_config, is_sweep, message):
     if has_config:
@@ -605,4 +612,4 @@ class CommandTest(_FolderTestCase):
     workdir = self._write_sweep('one', {'seed': (0, 1)}, failed=[0, 1])
     done = self._run(f'--workdir={workdir}')
     self.assertEqual(done.status, 2)
-    self.assertIn('no member of the sweep has a score', done.err)
+    self.assertIn('no run of the sweep has a score', done.err)

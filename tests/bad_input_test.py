@@ -215,7 +215,7 @@ class FlagsTest(BadInputTest):
       ('train', *_TRAIN, '--num_processes=2'),
       ('train', *_TRAIN, '--coordinator=here', '--num_processes=2',
        '--process_id=2'),
-      ('sweep', *_SWEEP, '--sweep.seed=0', '--members_per_device=0'),
+      ('sweep', *_SWEEP, '--sweep.seed=0', '--runs_per_device=0'),
       ('evaluate', '--workdir=no_checkpoint', '--seeds=one'),
       ('evaluate', '--workdir=no_checkpoint', '--seeds='),
       ('evaluate', '--workdir=no_checkpoint', '--seeds=-1'),
@@ -225,7 +225,7 @@ class FlagsTest(BadInputTest):
       ('bench', 'loss', '--batch_sizes=none'),
   )  # fmt: skip
   def test_numbers_that_are_none_or_cannot_be(self, *command):
-    self.check(r'process|members_per_device|eeds|--k|image_size|batch_sizes',
+    self.check(r'process|runs_per_device|eeds|--k|image_size|batch_sizes',
                *command)  # fmt: skip
 
 

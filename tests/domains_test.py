@@ -73,9 +73,15 @@ class DomainsTest(parameterized.TestCase):
     config = _older(graph_config.infograph())
     config.sweep = {'seed': (0, 1)}
     workdir_lib.open_run(root, config)
-    (root / 'results.csv').write_text(
-        'member,seed,svm/accuracy\n0,0,0.5\n1,1,0.75\n'
-    )
+    (root / 'members').mkdir()
+    for seed, score in enumerate((0.5, 0.75)):
+      (root / 'members' / f'000{seed}.json').write_text(json.dumps({
+          'values': {'seed': seed},
+          'scores': {'svm/accuracy': score, 'svm/deviation': 0.1},
+      }))
     found = results.read([root])
     self.assertEqual(found.scores['svm/accuracy'].tolist(), [0.5, 0.75])
+    self.assertEqual(
+        found.kinds, {'svm/accuracy': 'share', 'svm/deviation': 'number'}
+    )
     self.assertEqual(found.curve_score, 'svm/accuracy')

@@ -258,11 +258,11 @@ class ConfigTest(parameterized.TestCase):
         fields = grid.read_fields(
             config, [f'--sweep.{field}={",".join(words)}']
         )
-        members = grid.expand(config, fields)
+        runs = grid.expand(config, fields)
       except ValueError as error:
         self.assertNotEmpty(command.one_line(error))
       else:
-        self.assertLen(members, len(fields[field]))
+        self.assertLen(runs, len(fields[field]))
         accepted.append(field)
 
     check()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on graphs through the loop: scores, resuming, what is written."""
 
+import functools
 import json
 import pathlib
 import tempfile
@@ -84,35 +85,35 @@ class GraphLoopTest(looping.LoopTest):
 
   def test_batches_are_those_of_the_epoch_again_and_again(self):
     experiment = _experiment()
-    index = [batch['index'] for batch in experiment.batches(0, 12)]
+    index = [batch.index for batch in experiment.batches(0, 12)]
     self.assertLen(index, 12)
     for a, b in zip(index[:8], index[4:], strict=True):
       np.testing.assert_array_equal(a, b)
-    later = [batch['index'] for batch in experiment.batches(5, 3)]
+    later = [batch.index for batch in experiment.batches(5, 3)]
     for a, b in zip(index[5:8], later, strict=True):
       np.testing.assert_array_equal(a, b)
 
   def test_a_step_is_compiled_for_two_shapes(self):
     experiment = _experiment()
-    plain = graph_experiment.take_step
+    plain = step_lib.single_step
     with mock.patch.object(
-        graph_experiment, 'take_step', side_effect=plain
+        step_lib, 'single_step', side_effect=plain
     ) as traced:
-      take = experiment.make_step()
-      state = experiment.create_state()
+      init, take = experiment.programs()
+      state = init(experiment.hyperparameters)
       for batch in experiment.batches(0, 8):
-        rows = {name: x[None] for name, x in batch.items()}
-        state, _ = take(state, rows)
+        state, _ = take(experiment.hyperparameters, state, batch)
     self.assertEqual(traced.call_count, 2)
 
   def test_features_are_in_the_order_of_the_set(self):
     experiment = _experiment()
     state = experiment.create_state()
-    features = experiment.reader().features(state)
+    graphs, epoch, embed = experiment.data
+    features = embed(state, epoch)
     params = state_lib.evaluated_params(state)
     for row in (0, 17, 39):
       alone = experiment.task.features(
-          params, state.task_state, experiment.graphs.batch([row])._asdict()
+          params, state.task_state, graphs.batch([row])
       )
       np.testing.assert_allclose(features[row], alone[0], rtol=1e-5, atol=1e-5)
 
@@ -126,15 +127,15 @@ class LoweringTest(parameterized.TestCase):
   @parameterized.parameters('tpu', 'cuda')
   def test_the_step_lowers(self, platform):
     experiment = _experiment()
-    take = step_lib.map_step(experiment.rules(), experiment.devices)
-    rows = step_lib.split_rows(next(experiment.batches(0, 1)), 1)
+    take = functools.partial(step_lib.single_step, experiment.build)
+    batch = next(experiment.batches(0, 1))
     with (
         jax.numpy_dtype_promotion('standard'),
         mock.patch.object(jax, 'default_backend', lambda: platform),
     ):
       exported = jax.export.export(
-          jax.jit(lambda *args: take(*args)), platforms=[platform]
-      )(experiment.create_state(), rows)
+          jax.jit(take), platforms=[platform]
+      )(experiment.hyperparameters, experiment.create_state(), batch)
     self.assertIn('stablehlo.scatter', exported.mlir_module())
 
 
@@ -151,7 +152,7 @@ class PreparedTest(absltest.TestCase):
     config.data.name, config.data.dir = 'tu_graphs/TOY', str(root / 'data')
     config.evaluate.protocols = ()
     experiment = domains.make_experiment(config)
-    self.assertLen(experiment.graphs, 2)
+    self.assertLen(experiment.data.graphs, 2)
     self.assertEqual(experiment.total_steps, 200)
 
   def test_graphs_at_hand(self):
@@ -161,7 +162,7 @@ class PreparedTest(absltest.TestCase):
     experiment = graph_experiment.from_graphs(config, graphs)
     self.assertEqual(experiment.total_steps, 3 * 200)
     # Nodes that are embedded alike share a row.
-    batch = experiment.epoch[0]
+    batch = experiment.data.epoch[0]
     self.assertLess((batch.node_counts > 0).sum(), batch.node_counts.sum())
     config.loss.beta = -1.0
     with self.assertRaisesRegex(ValueError, 'loss.beta'):

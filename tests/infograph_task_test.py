@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InfoGraph as a task: loss, prior, padding, and members of a sweep."""
+"""InfoGraph as a task: loss, prior, padding, and runs of a sweep."""
 
 from absl.testing import parameterized
 import chex
@@ -31,7 +31,7 @@ def _batch(more=0):
   graphs = tu.random_graphs()
   padding = graphs.padding(range(8))
   padding = graphs_lib.Padding(*(size + more for size in padding))
-  return graphs.batch(range(8), padding)._asdict()
+  return graphs.batch(range(8), padding)
 
 
 def _embed(task, batch, params=None, state=None):
@@ -52,8 +52,8 @@ class InfoGraphTaskTest(parameterized.TestCase):
     batch = _batch()
     _, (nodes, pooled, logits), state = _embed(task, batch)
     self.assertIsNone(logits)
-    rows = np.repeat(batch['members'], batch['member_counts'])
-    ids = np.repeat(batch['graph_ids'], batch['member_counts'])
+    rows = np.repeat(batch.members, batch.member_counts)
+    ids = np.repeat(batch.graph_ids, batch.member_counts)
     scores = np.float64(nodes[rows]) @ np.float64(pooled[:8]).T
     if tau_plus is None:
       tau_plus = 0.5 if variant == 'released' else 0.0
@@ -134,13 +134,13 @@ class InfoGraphTaskTest(parameterized.TestCase):
     _, expected = gin.Gin(4, 2).apply(
         {'params': params['encoder'],
          'batch_stats': state['batch_stats']['encoder']},
-        graphs_lib.GraphBatch(**batch), train=False,
+        batch, train=False,
     )  # fmt: skip
     np.testing.assert_allclose(
         task.features(params, state, batch), expected, rtol=1e-6
     )
 
-  def test_members_of_a_sweep_are_single_runs(self):
+  def test_runs_of_a_sweep_are_single_runs(self):
     batch = _batch()
 
     def run(seed, beta, tau_plus):
@@ -156,12 +156,12 @@ class InfoGraphTaskTest(parameterized.TestCase):
       return jax.value_and_grad(loss)(params)
 
     betas, taus = np.float32([0, 1, 10]), np.float32([0, 0.1, 0])
-    members = np.uint32([0, 1, 2]), betas, taus
-    together = jax.jit(jax.vmap(run))(*members)
+    runs = np.uint32([0, 1, 2]), betas, taus
+    together = jax.jit(jax.vmap(run))(*runs)
     alone = jax.jit(run)
-    for i, member in enumerate(zip(*members, strict=True)):
+    for i, values in enumerate(zip(*runs, strict=True)):
       chex.assert_trees_all_close(
-          jax.tree.map(lambda x, i=i: x[i], together), alone(*member),
+          jax.tree.map(lambda x, i=i: x[i], together), alone(*values),
           rtol=1e-4, atol=1e-4,
       )  # fmt: skip
 

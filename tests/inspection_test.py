@@ -6,7 +6,6 @@ from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
-import optax
 
 from hcl_jax import domains
 from hcl_jax.graphs import config as graph_config
@@ -14,7 +13,7 @@ from hcl_jax.graphs import data as graph_data
 from hcl_jax.graphs import inspect as graph_inspect
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
-from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.images import experiment as image_experiment
 from hcl_jax.images import inspect as image_inspect
 from hcl_jax.report import inspection
 from hcl_jax.report import run_report
@@ -46,19 +45,10 @@ def _image_experiment(task=None, **fields):
       'evaluate.protocols': ('knn',),
       **fields,
   })
-  schedule = optax.constant_schedule(0.01)
-  return experiment_lib.Experiment(
-      config=config,
-      train=_images(32),
-      bank=_images(32),
-      test=_images(40),
-      steps_per_epoch=2,
-      total_steps=4,
-      task=task or tiny.simclr_task(loss_knobs={'temperature': 0.5}),
-      learning_rate=schedule,
-      optimizer=optax.adam(schedule),
-      make_parts=lambda *_: {},
-  )
+  config.optimizer.learning_rate = 0.01
+  task = task or tiny.simclr_task(loss_knobs={'temperature': 0.5})
+  data = image_experiment.Data(_images(32), _images(32), _images(40))
+  return image_experiment.from_images(config, data, lambda *_, **__: task)
 
 
 def _graph_experiment(**fields):
@@ -126,7 +116,7 @@ class SampleTest(looping.LoopTest):
 
   def test_negatives_of_other_classes_only(self):
     experiment = _image_experiment(**{'loss.supervised_negatives': True})
-    sample = image_inspect.sample(experiment, experiment.create_state())
+    sample = experiment.inspect(experiment.create_state())
     classes = np.tile(sample.labels[:16], 2)
     np.testing.assert_array_equal(
         sample.negatives.where, sample.labels[:16, None] != classes[None, :]
@@ -142,7 +132,8 @@ class SampleTest(looping.LoopTest):
         steps_per_epoch=1,
         summary='',
         records=[],
-        sample=image_inspect.sample(experiment, experiment.create_state()),
+        kinds={},
+        sample=experiment.inspect(experiment.create_state()),
     )
     self.assertEqual('"nce": true' in run_report.beta_panel([run]), shown)
 
@@ -151,21 +142,22 @@ class SampleTest(looping.LoopTest):
     experiment = _graph_experiment(**{'loss.variant': variant})
     state = experiment.create_state()
     sample = graph_inspect.sample(experiment, state)
-    batch, graphs = experiment.epoch[0], experiment.graphs
+    graphs, epoch, embed = experiment.data
+    batch = epoch[0]
     np.testing.assert_array_equal(
         sample.labels[:12], graphs.labels[batch.index[:12]]
     )
     np.testing.assert_array_equal(
         np.sort(sample.labels), np.sort(graphs.labels)
     )
-    features = experiment.reader().features(state)
+    features = embed(state, epoch)
     np.testing.assert_allclose(
         sample.embeddings[:12], features[batch.index[:12]], rtol=1e-5
     )
     self.assertStartsWith(sample.item_names[0], f'graph {batch.index[0]}, ')
     # The first node of each graph against all graphs.
     nodes, pooled = experiment.task.compared(
-        state.params, state.task_state, batch._asdict()
+        state.params, state.task_state, batch
     )
     there = batch.member_counts > 0
     rows, graph_ids = batch.members[there], batch.graph_ids[there]
@@ -183,7 +175,7 @@ class SampleTest(looping.LoopTest):
     experiment = _sentence_experiment(self, **{'loss.clip_scale': clip_scale})
     state = experiment.create_state()
     sample = sentence_inspect.sample(experiment, state)
-    text = experiment.validation
+    text = experiment.data.validation
     self.assertEqual(sample.items, [text.text(row) for row in range(24)])
     # Chapters of six sentences: pairs (0, 1), (2, 3), (4, 5) of each.
     np.testing.assert_array_equal(sample.labels, np.arange(24) // 2)
@@ -197,10 +189,11 @@ class SampleTest(looping.LoopTest):
 
   def test_neighbours_of_different_chapters_are_no_pair(self):
     experiment = _sentence_experiment(self)
-    shifted = experiment.validation.segments.copy()
+    validation = experiment.data.validation
+    shifted = validation.segments.copy()
     shifted[:3] = 0
     shifted[3:] = np.maximum(shifted[3:], 1)
-    experiment.validation.segments = shifted
+    validation.segments = shifted
     sample = sentence_inspect.sample(experiment, experiment.create_state())
     self.assertNotEqual(sample.labels[2], sample.labels[3])
 
@@ -253,8 +246,9 @@ class InspectTest(looping.LoopTest):
           config=experiment.config,
           step=0,
           steps_per_epoch=1,
-          summary=experiment.summary(),
+          summary=experiment.summary,
           records=[],
+          kinds={},
           sample=take(experiment, experiment.create_state()),
       )
       output = self.workdir()
@@ -284,7 +278,7 @@ class NamesTest(looping.LoopTest):
       with self.assertRaisesRegex(ValueError, '--workdir has .* twice'):
         inspection.single_runs([root / 'c', root / 'c'])
 
-  def test_members_of_a_sweep_are_named_by_what_they_differ_in(self):
+  def test_runs_of_a_sweep_are_named_by_what_they_differ_in(self):
     root = self.workdir()
     sweep = image_config.simclr()
     sweep.sweep = {'loss': {'beta': (0.0, 1.0)}, 'seed': (0, 1)}
@@ -293,7 +287,7 @@ class NamesTest(looping.LoopTest):
     for name, beta, seed in (('0000', 0.0, 0), ('0002', 1.0, 0)):
       config = image_config.simclr()
       config.loss.beta, config.seed = beta, seed
-      paths.append(root / 'members' / name)
+      paths.append(root / 'runs' / name)
       workdir_lib.open_run(paths[-1], config, may_change=())
     runs = inspection.single_runs(paths)
     self.assertEqual(runs, dict(zip(('beta=0', 'beta=1'), paths, strict=True)))
@@ -301,7 +295,7 @@ class NamesTest(looping.LoopTest):
     self.assertEqual(list(runs), ['beta=1, seed=0'])
     other = root.parent / 'other'
     shutil.copytree(root, other)
-    runs = inspection.single_runs([*paths, other / 'members/0002'])
+    runs = inspection.single_runs([*paths, other / 'runs/0002'])
     self.assertEqual(
         list(runs), ['run: beta=0', 'run: beta=1', 'other: beta=1']
     )

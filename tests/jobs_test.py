@@ -119,12 +119,12 @@ class CommandTest(absltest.TestCase):
     out, err = process.communicate()
     self.assertEqual(process.returncode, 1, err)
     rows = (self.root / 'results' / 'results.csv').read_text().splitlines()
-    self.assertRegex(rows[0], '^member,loss.beta,optimizer.learning_rate,retr')
+    self.assertRegex(rows[0], '^run,loss.beta,optimizer.learning_rate,retr')
     self.assertEqual([row[:2] for row in rows[1:]], ['0,', '1,', '2,', '3,'])
     for row, failed in zip(rows[1:], (False, True) * 2, strict=True):
       self.assertEqual(row.endswith(','), failed, row)
     self.assertEqual(err.count('loss=nan. Its batch is in'), 2, err)
-    self.assertIn('(4 of 4 members are finished)', err)
+    self.assertIn('(4 of 4 runs are finished)', err)
     self.assertRegex(err, r'loss.beta=1.0, .*=0.01: step 16/16 \(100 %\)')
     for line in err.splitlines():
       if not re.match(r'E\d{4} .*cpu_aot_loader', line):  # of XLA in jaxlib 0.9
@@ -134,7 +134,7 @@ class CommandTest(absltest.TestCase):
   def test_a_death_a_stop_and_the_rest(self):
     flags = '--config.train.epochs=60', '--sweep.seed=0:2'
     process = self._start('stopped', *flags)
-    runs = [self.root / 'stopped/members' / name for name in ('0000', '0001')]
+    runs = [self.root / 'stopped/runs' / name for name in ('0000', '0001')]
     self._wait_for(runs, process)
     killed = _user_of(runs[0])
     os.kill(killed, signal.SIGKILL)
@@ -155,7 +155,7 @@ class CommandTest(absltest.TestCase):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
     self.assertEqual(process.returncode, 0, err)
-    self.assertRegex(err.splitlines()[-1], 'of 2 members finished.*continues')
+    self.assertRegex(err.splitlines()[-1], 'of 2 runs finished.*continues')
 
     process = self._start('stopped', *flags)
     out, err = process.communicate()
@@ -166,7 +166,7 @@ class CommandTest(absltest.TestCase):
     process = self._start(
         'orphans', '--config.train.epochs=100000', '--sweep.seed=0:2'
     )
-    runs = [self.root / 'orphans/members' / name for name in ('0000', '0001')]
+    runs = [self.root / 'orphans/runs' / name for name in ('0000', '0001')]
     self._wait_for(runs, process)
     if hasattr(os, 'sched_getaffinity'):
       shares = [os.sched_getaffinity(_user_of(run)) for run in runs]

@@ -33,7 +33,7 @@ _LAYERS = {
 }  # fmt: skip
 _SIBLINGS = {
     ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),
-    ('schedules', '_checks'), ('runs', 'storage'),
+    ('schedules', '_checks'), ('runs', 'storage'), ('runs', 'reporting'),
     ('theory', 'analysis'), ('hosts', 'command'),
 }  # fmt: skip
 _HEAVY = (

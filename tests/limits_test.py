@@ -100,16 +100,16 @@ class PaperTest(parameterized.TestCase):
       ),
       scale=('', ',full'),
   )  # fmt: skip
-  def test_every_member_is_sound(self, experiment, scale):
+  def test_every_run_is_sound(self, experiment, scale):
     name, settings = experiment
     config = _get_config('paper')(name + scale)
     config.lock()
-    members = grid.expand(config, grid.read_fields(config, []))
-    self.assertLen(members, 3 * settings)
-    for member in members[::3]:
-      image_config.check_devices(member.config, 8)
-      image_tasks.create(member.config, total_steps=90, steps_per_epoch=5)
-    losses = [member.config.loss for member in members]
+    runs = grid.expand(config, grid.read_fields(config, []))
+    self.assertLen(runs, 3 * settings)
+    for run in runs[::3]:
+      image_config.check_devices(run.config, 8)
+      image_tasks.create(run.config, total_steps=90, steps_per_epoch=5)
+    losses = [run.config.loss for run in runs]
     numbers = {(loss.beta, loss.tau_plus) for loss in losses}
     if name.startswith('methods'):
       tau_plus = max(loss.tau_plus for loss in losses)
@@ -183,11 +183,11 @@ class GraphsTest(parameterized.TestCase):
   def test_the_whole_table(self):
     config = _get_config('graphs')('all')
     config.lock()  # as the flag does
-    members = grid.expand(config, grid.read_fields(config, []))
-    self.assertLen(members, 8 * 2 * 4 * 10)
+    runs = grid.expand(config, grid.read_fields(config, []))
+    self.assertLen(runs, 8 * 2 * 4 * 10)
     groups = [
         (group[0].config.data.name, group[0].config.loss.variant)
-        for group in grid.groups(members)
+        for group in grid.groups(runs)
     ]
     by_size = ['MUTAG', 'PTC_MR', 'IMDB-MULTI', 'ENZYMES', 'IMDB-BINARY',
                'PROTEINS', 'DD', 'REDDIT-BINARY']  # fmt: skip

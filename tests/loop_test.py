@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: resuming, devices, signals, NaN, and what is written."""
 
+import dataclasses
 import os
 import signal
 from unittest import mock
@@ -8,17 +9,17 @@ from unittest import mock
 import chex
 import jax
 import numpy as np
-import optax
 
 from hcl_jax import domains
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
-from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.images import experiment as image_experiment
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison
 from hcl_jax.training import finite
 from hcl_jax.training import loop
+from hcl_jax.training import step as step_lib
 from tests.support import looping
 from tests.support import tiny
 
@@ -47,19 +48,9 @@ def _experiment(epochs=4, task=None, **fields):
       'evaluate.linear_epochs': 2,
       **fields,
   })
-  schedule = optax.constant_schedule(config.optimizer.learning_rate)
-  return experiment_lib.Experiment(
-      config=config,
-      train=_images(70, 0),
-      bank=_images(50, 1),
-      test=_images(30, 2),
-      steps_per_epoch=_STEPS_PER_EPOCH,
-      total_steps=_STEPS_PER_EPOCH * epochs,
-      task=task or tiny.simclr_task(),
-      learning_rate=schedule,
-      optimizer=optax.adam(schedule),
-      make_parts=lambda *_: {},
-  )
+  data = image_experiment.Data(_images(70, 0), _images(50, 1), _images(30, 2))
+  task = task or tiny.simclr_task()
+  return image_experiment.from_images(config, data, lambda *_, **__: task)
 
 
 class LoopTest(looping.LoopTest):
@@ -121,7 +112,7 @@ class LoopTest(looping.LoopTest):
     experiment = _experiment(epochs=1)
     first = loop.train(experiment, workdir)
     with mock.patch.object(
-        loop.step_lib, 'make_step', side_effect=_refuse_to_step
+        step_lib, 'make_step', side_effect=_refuse_to_step
     ):
       self.assertEqual(loop.train(experiment, workdir), first)
 
@@ -194,9 +185,9 @@ class LoopTest(looping.LoopTest):
     workdir = self.workdir()
     trained = []
 
-    def prepare(config):
+    def prepare(config, like):
       trained.append(config)
-      return experiment._replace(config=config)
+      return dataclasses.replace(like, config=config)
 
     with mock.patch.object(domains, 'make_experiment', prepare):
       scores = comparison.compare(experiment, workdir)

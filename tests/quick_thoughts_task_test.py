@@ -31,7 +31,7 @@ def _batch(padding=0):
       num_rows=9 + padding,
       segment=np.pad(toy.segments[3:12], (0, padding)),
       index=np.pad(np.arange(9), (0, padding), constant_values=-1),
-  )._asdict()
+  )
 
 
 def _embed(task, batch, params=None):
@@ -55,7 +55,7 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
     task, batch = _task(beta, **knobs), _batch(padding)
     _, embeddings = _embed(task, batch)
     left, right = (np.float64(z[:9]) for z in embeddings)
-    knobs |= {'beta': beta, 'segments': batch['segment'][:9]}
+    knobs |= {'beta': beta, 'segments': batch.segment[:9]}
     losses = reference.quick_thoughts(left @ right.T, **knobs)
     np.testing.assert_allclose(
         jax.jit(task.loss)(embeddings, {}, batch, _STEP),

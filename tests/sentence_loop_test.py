@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on sentences through the loop: scores, resuming, what is written."""
 
+import functools
 import json
 import pathlib
 import shutil
@@ -17,6 +18,7 @@ from hcl_jax import evaluation
 from hcl_jax import train
 from hcl_jax.models import packed_text as sentences
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
@@ -24,7 +26,6 @@ from hcl_jax.sentences import nearest
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import scoring as sentence_scoring
 from hcl_jax.sweeps import sweeping
-from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import loop
 from hcl_jax.training import step as step_lib
 from tests.support import corpus
@@ -73,10 +74,11 @@ class SentenceLoopTest(SentenceTest):
         'optimizer.ema_decay': 0.5,
     })
     self.assertEqual(experiment.total_steps, 18)
-    before = experiment.reader().retrieval(experiment.create_state())
+    before = experiment.evaluate(experiment.create_state(), ['retrieval'])
     scores = loop.train(experiment, workdir)
-    self.assertGreater(scores['retrieval/accuracy'], before['accuracy'] + 0.1)
-    self.assertLess(scores['retrieval/loss'], before['loss'])
+    gain = scores['retrieval/accuracy'] - before['retrieval/accuracy']
+    self.assertGreater(gain, 0.1)
+    self.assertLess(scores['retrieval/loss'], before['retrieval/loss'])
     records = metrics_lib.read_metrics(workdir)
     steps = [r for r in records if 'loss' in r]
     self.assertLen(steps, 18)
@@ -117,8 +119,9 @@ class SentenceLoopTest(SentenceTest):
     })  # fmt: skip
     state = experiment.create_state()
     before = jax.device_get(state.params)
-    batch = step_lib.split_rows(next(experiment.batches(0, 1)), 1)
-    state, _ = experiment.make_step()(state, batch)
+    batch = next(experiment.batches(0, 1))
+    take = experiment.programs().step
+    state, _ = take(experiment.hyperparameters, state, batch)
     moved = jax.tree.map(
         lambda a, b: np.linalg.norm(a - b), before, jax.device_get(state.params)
     )
@@ -130,11 +133,11 @@ class SentenceLoopTest(SentenceTest):
     workdir = self.workdir()
     config = _config(epochs=1)
     sweep = sweeping.Sweep(config, {'loss.beta': (0.0, 1.0)})
-    tally = sweep.run(workdir)
-    self.assertLen(tally, 2)
-    self.assertIn('retrieval/accuracy', tally.markdown())
-    self.assertNotIn('retrieval/loss', tally.markdown())
-    self.assertIn('retrieval/loss', tally.csv())
+    results = sweep.run(workdir)
+    self.assertLen(results, 2)
+    self.assertIn('retrieval/accuracy', results.markdown())
+    self.assertNotIn('retrieval/loss', results.markdown())
+    self.assertIn('retrieval/loss', results.csv())
 
   def test_batches_that_do_not_fit_are_refused(self):
     with self.assertRaisesRegex(
@@ -155,12 +158,13 @@ class SentenceReaderTest(SentenceTest):
   def test_features_are_in_the_order_given(self):
     experiment = self._experiment()
     state = experiment.create_state()
-    given = corpus.tokens(experiment.train, [*range(40), 3])
-    features = experiment.reader().features(state, [*given, []])
+    given = corpus.tokens(experiment.data.train, [*range(40), 3])
+    embed = embedding.Embedder(experiment.task, experiment.config)
+    features = embed(state.params, [*given, []])
     self.assertEqual(features.shape, (42, 16))
     for row in (0, 17, 39):
       words = given[row][None]
-      alone = sentences.pack(words, np.array([words.size]))._asdict()
+      alone = sentences.pack(words, np.array([words.size]))
       np.testing.assert_allclose(
           features[row],
           experiment.task.features(state.params, {}, alone)[0],
@@ -175,23 +179,25 @@ class SentenceReaderTest(SentenceTest):
     state = experiment.create_state()
     # Larger than at first, so that some sentences find their neighbours.
     state = state.replace(params=jax.tree.map(lambda x: 9 * x, state.params))
-    scores = experiment.reader().retrieval(state)
+    scores = experiment.evaluate(state, ['retrieval'])
     hits = []
     batches = sentence_data.SentenceBatches(
-        experiment.validation, seed=0, batch_size=24
+        experiment.data.validation, seed=0, batch_size=24
     )
     for number in range(2):
-      batch = batches.batch(number)._asdict()
+      batch = batches.batch(number)
       (left, right), _ = experiment.task.embed(
           state.params, {}, batch, None, None
       )
       for i in range(24):
         others = [j for j in range(24) if j != i]
         best = max(others, key=lambda j: np.dot(left[i], right[j]))  # noqa: B023
-        same = batch['segment'][i] == batch['segment'][best]
+        same = batch.segment[i] == batch.segment[best]
         hits.append(abs(i - best) == 1 and same)
     self.assertBetween(np.mean(hits), 0.05, 0.95)
-    self.assertAlmostEqual(scores['accuracy'], np.mean(hits), places=6)
+    self.assertAlmostEqual(
+        scores['retrieval/accuracy'], np.mean(hits), places=6
+    )
 
 
 class SentenceTasksTest(SentenceTest):
@@ -210,7 +216,7 @@ class SentenceTasksTest(SentenceTest):
     workdir = self.workdir()
     experiment = self._experiment(epochs=4, **self._tasks())
     scores = loop.train(experiment, workdir)
-    numbers = experiment_lib.numbers(scores)
+    numbers = scores_lib.of_numbers(scores)
     names = ('MR', 'CR', 'SUBJ', 'MPQA', 'TREC', 'MRPC')
     self.assertEqual(list(numbers), [
         'retrieval/accuracy', 'retrieval/loss',
@@ -229,14 +235,13 @@ class SentenceTasksTest(SentenceTest):
     self.assertContainsSubset(numbers, metrics_lib.read_metrics(workdir)[-1])
     json.dumps(scores)
 
-    x = experiment.tasks[4]
+    x = experiment.data.tasks[4]
     self.assertEqual(x.name, 'TREC')
-    encode = experiment.train.vocabulary.encode
+    encode = experiment.data.train.vocabulary.encode
+    embed = embedding.Embedder(experiment.task, experiment.config)
+    params = self.last_state(experiment, workdir).params
     alone = evaluation.sentence_scores(
-        experiment.reader().features(
-            self.last_state(experiment, workdir), [*map(encode, x.sentences)]
-        ),
-        x,
+        embed(params, [*map(encode, x.sentences)]), x
     )
     self.assertEqual(alone['accuracy'], scores['TREC/accuracy'])
     self.assertEqual(alone['c'], scores['TREC/choice']['c'])
@@ -245,7 +250,7 @@ class SentenceTasksTest(SentenceTest):
     fields = self._tasks(**{'evaluate.tasks': ('MSRP', 'MR', 'MRPC')})
     shutil.rmtree(self.root / 'CR')
     experiment = self._experiment(**fields)
-    self.assertEqual([task.name for task in experiment.tasks], ['MRPC', 'MR'])
+    self.assertEqual([x.name for x in experiment.data.tasks], ['MRPC', 'MR'])
 
   def test_an_older_run_gets_what_it_was_made_without(self):
     config = _config()
@@ -254,10 +259,10 @@ class SentenceTasksTest(SentenceTest):
     domains.fill_defaults(config)
     self.assertEqual(config.evaluate.batch_size, 7)
     self.assertLen(config.evaluate.tasks, 6)
-    self.assertEmpty(domains.make_experiment(config).tasks)
+    self.assertEmpty(domains.make_experiment(config).data.tasks)
 
   def test_tasks_are_not_needed(self):
-    self.assertEmpty(self._experiment().tasks)
+    self.assertEmpty(self._experiment().data.tasks)
 
   def test_a_sweep_has_them_in_its_table(self):
     fields = self._tasks(**{'evaluate.tasks': ('TREC',)})
@@ -265,9 +270,9 @@ class SentenceTasksTest(SentenceTest):
         _config(epochs=1, **fields),
         {'loss.beta': (0.0, 1.0), 'loss.tau_plus': (0.0, 0.01)},
     )
-    tally = sweep.run(self.workdir())
-    self.assertLen(tally, 4)
-    self.assertIn('| retrieval/accuracy | TREC/accuracy |', tally.markdown())
+    results = sweep.run(self.workdir())
+    self.assertLen(results, 4)
+    self.assertIn('| retrieval/accuracy | TREC/accuracy |', results.markdown())
 
   @parameterized.parameters(
       ('evaluate.tasks_dir', 'nowhere', 'tasks_dir=.*nowhere.* no such folder'),
@@ -293,7 +298,7 @@ class SentenceTasksTest(SentenceTest):
     tables = [params[side]['words'] for side in ('left', 'right')]
     # A linear function of both tables, so that the way back is exact.
     vectors = np.concatenate(tables, axis=1) @ np.float32(2 * np.eye(12) + 1)
-    words = experiment.train.vocabulary.words
+    words = experiment.data.train.vocabulary.words
     lines = dict(zip(words, vectors, strict=True))
     lines |= {'new': lines['w7'], 'elsewhere': lines['w8']}
     path = self.root / 'vectors.txt'
@@ -305,7 +310,7 @@ class SentenceTasksTest(SentenceTest):
       'MR', ['w3 New w5', 'w3 w7 w5'], np.zeros(2)
     )
     encoders = sentence_scoring.Encoders(
-        experiment.task, params, experiment.train.vocabulary
+        experiment.task, params, experiment.data.train.vocabulary
     )
     expanded = sentence_scoring.with_word_vectors(encoders, [task], str(path))
     self.assertEqual(expanded.vocabulary.words, [*words, 'new'])
@@ -326,7 +331,7 @@ class SentenceTasksTest(SentenceTest):
       path.write_text(path.read_text().replace('w', 'x'))  # all are unknown
     experiment = self._experiment(**fields)
     state = experiment.create_state()
-    words = experiment.train.vocabulary.words[1:]
+    words = experiment.data.train.vocabulary.words[1:]
     vectors = testing.normal(len(words), 8)
     path = self.root / 'vectors.txt'
     path.write_text(''.join(
@@ -335,9 +340,9 @@ class SentenceTasksTest(SentenceTest):
         for first in 'wx'
     ))  # fmt: skip
     experiment.config.evaluate.word_vectors = str(path)
-    after = experiment.reader().evaluate(state, ('sentences',))
+    after = experiment.evaluate(state, ['sentences'])
     experiment.config.evaluate.word_vectors = ''
-    before = experiment.reader().evaluate(state, ('sentences',))
+    before = experiment.evaluate(state, ['sentences'])
     self.assertLess(before['MR/accuracy'], 0.55)
     self.assertGreater(after['MR/accuracy'], 0.65)
 
@@ -352,16 +357,18 @@ class FinderTest(SentenceTest):
     self.assertEqual(finder.size, 72)
     self.assertEqual(seen, sorted(seen))
     self.assertEqual(seen[-1], 72)
-    text = experiment.train.text(40)
+    train = experiment.data.train
+    text = train.text(40)
     found = finder.find(text, k=5)
     self.assertLen(found, 5)
     self.assertEqual(found[0].text, text)
     self.assertAlmostEqual(found[0].cosine, 1, places=5)
     cosines = [x.cosine for x in found]
     self.assertEqual(cosines, sorted(cosines, reverse=True))
-    texts = [experiment.train.text(row) for row in range(72)]
-    given = corpus.tokens(experiment.train, [40, texts.index(found[4].text)])
-    features = experiment.reader().features(state, given)
+    texts = [train.text(row) for row in range(72)]
+    given = corpus.tokens(train, [40, texts.index(found[4].text)])
+    embed = embedding.Embedder(experiment.task, experiment.config)
+    features = embed(state.params, given)
     self.assertAlmostEqual(
         found[4].cosine, features[0] @ features[1] / 2, places=5
     )
@@ -384,11 +391,10 @@ class LoweringTest(SentenceTest):
   @parameterized.parameters('tpu', 'cuda')
   def test_the_step_lowers(self, platform):
     experiment = self._experiment(**{'model.encoder': 'gru'})
-    rules = experiment.rules()
+    take = functools.partial(step_lib.single_step, experiment.build)
     batch = next(experiment.batches(0, 1))
     with mock.patch.object(jax, 'default_backend', lambda: platform):
       exported = jax.export.export(
-          jax.jit(lambda *args: step_lib.lone_step(rules, *args)),
-          platforms=[platform],
-      )(experiment.create_state(), batch)
+          jax.jit(take), platforms=[platform]
+      )(experiment.hyperparameters, experiment.create_state(), batch)
     self.assertIn('stablehlo.scatter', exported.mlir_module())

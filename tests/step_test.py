@@ -16,9 +16,8 @@ import optax
 import hcl_jax
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
-from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.images import experiment as image_experiment
 from hcl_jax.images import task as image_tasks
-from hcl_jax.training import config as config_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
@@ -36,7 +35,7 @@ def _run(make_task, norm, *, devices, steps=3, chunk=None, ema=False, **knobs):
   rules = step_lib.Rules(task, optimizer, seed=3, ema_decay=0.5)
   where = jax.local_devices()[:devices]
   take = step_lib.make_step(
-      rules, microbatch_size=chunk, devices=where
+      lambda _: rules, microbatch_size=chunk, devices=where
   )
   with jax.numpy_dtype_promotion('standard'):  # optax needs it
     state = state_lib.create(
@@ -45,8 +44,7 @@ def _run(make_task, norm, *, devices, steps=3, chunk=None, ema=False, **knobs):
     state = jax.device_put(state, state_lib.replicated(where))
     losses = []
     for i in range(steps):
-      batch = step_lib.split_rows(tiny.batch(_ROWS, seed=i), devices)
-      state, metrics = take(state, batch)
+      state, metrics = take({}, state, tiny.batch(_ROWS, seed=i))
       losses.append(float(metrics['loss']))
   return losses, jax.device_get(state)
 
@@ -86,12 +84,11 @@ class DevicesTest(parameterized.TestCase):
     rules = step_lib.Rules(task, optax.identity(), seed=0)
     traced = chex.assert_max_traces(n=1)(task.loss)
     object.__setattr__(task, 'loss', traced)
-    take = step_lib.make_step(rules)
+    take = step_lib.make_step(lambda _: rules, devices=jax.local_devices())
     state = state_lib.create(task, rules.optimizer, tiny.batch(2), seed=0)
     state = jax.device_put(state, state_lib.replicated())
     for i in range(3):
-      batch = step_lib.split_rows(tiny.batch(_ROWS, seed=i), 8)
-      state, _ = take(state, batch)
+      state, _ = take({}, state, tiny.batch(_ROWS, seed=i))
     self.assertEqual(int(state.step), 3)
     self.assertLen(state.step.sharding.device_set, 8)
     chex.assert_shape(state.step, ())
@@ -100,17 +97,23 @@ class DevicesTest(parameterized.TestCase):
 class RulesTest(absltest.TestCase):
 
   def test_seed_and_average_are_those_of_the_configuration(self):
-    config = image_config.simclr()
-    config.seed = 3
-    task, optimizer, rows = tiny.simclr_task(), optax.sgd(0.1), tiny.batch(2)
+    rows, task = tiny.batch(4), tiny.simclr_task()
+    images = image_data.Images(rows['image'], rows['label'])
+    data = image_experiment.Data(images, images, images)
     states = []
     for decay in (0.0, 0.5):
-      config.optimizer.ema_decay = decay
-      rules = step_lib.configured_rules(task, optimizer, config)
+      config = image_config.simclr()
+      config.update_from_flattened_dict({
+          'seed': 3, 'data.batch_size': 4, 'optimizer.ema_decay': decay
+      })  # fmt: skip
+      experiment = image_experiment.from_images(
+          config, data, lambda *_, **__: task
+      )
+      rules = experiment.build(experiment.hyperparameters)
       self.assertEqual((rules.seed, rules.ema_decay), (3, decay))
       states.append(rules.create_state(rows))
     plain, averaged = states
-    expected = state_lib.create(task, optimizer, rows, seed=3)
+    expected = state_lib.create(task, rules.optimizer, rows, seed=3)
     chex.assert_trees_all_equal(plain, expected)
     self.assertIsNone(plain.ema_params)
     chex.assert_trees_all_equal(averaged.ema_params, averaged.params)
@@ -186,28 +189,29 @@ class StateTest(parameterized.TestCase):
     chex.assert_trees_all_close(second.ema_params, expected, atol=1e-6)
 
 
-class KnobsTest(absltest.TestCase):
+class HyperparametersTest(absltest.TestCase):
 
   def _run(self, seed, beta, *, as_arguments, chunk=None):
-    def rules(knobs):
+    def rules(values):
       task = tiny.simclr_task()
-      beta = hcl_jax.schedules.constant(knobs['beta'])
+      beta = hcl_jax.schedules.constant(values['beta'])
       task = dataclasses.replace(task, beta=beta)
-      return step_lib.Rules(task, optax.sgd(0.5), seed=knobs['seed'])
+      return step_lib.Rules(task, optax.sgd(0.5), seed=values['seed'])
 
-    knobs = {'seed': np.int32(seed), 'beta': np.float32(beta)}
-    if as_arguments:
-      take = step_lib.make_step(rules, knobs=knobs, microbatch_size=chunk)
-    else:
-      take = step_lib.make_step(rules(knobs), microbatch_size=chunk)
-    plain = rules(knobs | {'seed': 0})
+    values = {'seed': np.int32(seed), 'beta': np.float32(beta)}
+    constant = rules(values)
+    take = step_lib.make_step(
+        rules if as_arguments else lambda _: constant,
+        microbatch_size=chunk,
+        devices=jax.local_devices(),
+    )
+    plain = rules(values | {'seed': 0})
     with jax.numpy_dtype_promotion('standard'):
       state = plain.create_state(tiny.batch(2))
       state = jax.device_put(state, state_lib.replicated())
-      devices = jax.local_device_count()
-      rows = step_lib.split_rows(tiny.batch(4 * devices), devices)
+      rows = tiny.batch(4 * jax.local_device_count())
       for _ in range(3):
-        state, metrics = take(state, rows)
+        state, metrics = take(values, state, rows)
     return jax.device_get((state.params, metrics))
 
   def test_as_arguments_or_constants_steps_are_the_same(self):
@@ -220,7 +224,7 @@ class KnobsTest(absltest.TestCase):
         with self.assertRaises(AssertionError):
           chex.assert_trees_all_close(params, expected[0], atol=1e-4)
 
-  def test_runs_that_differ_in_knobs_have_one_program(self):
+  def test_runs_that_differ_in_hyperparameters_have_one_program(self):
     batch = tiny.batch(2 * jax.local_device_count())
     rows = step_lib.split_rows(batch, jax.local_device_count())
     images = image_data.Images(batch['image'], batch['label'])
@@ -229,27 +233,26 @@ class KnobsTest(absltest.TestCase):
       config = image_config.simclr()
       config.update_from_flattened_dict({
           'model.name': 'small', 'augment.size': 4, 'augment.blur': 0.0,
-          'optimizer.schedule': 'cosine',
+          'optimizer.schedule': 'cosine', 'data.batch_size': len(images),
           **fields,
       })  # fmt: skip
-      experiment = experiment_lib.Experiment(
-          config, images, images, images, 1, 2,
-          **experiment_lib.parts_of(config, 2, 1),
-      )  # fmt: skip
+      data = image_experiment.Data(images, images, images)
+      experiment = image_experiment.from_images(config, data)
       with jax.numpy_dtype_promotion('standard'):
-        mapped = step_lib._map_step_of_knobs(
-            lambda knobs: experiment.with_knobs(knobs).rules(), None
+        mapped = step_lib.map_step(experiment.build, jax.local_devices())
+        state = jax.eval_shape(
+            lambda: experiment.build(experiment.hyperparameters).create_state(
+                experiment.example
+            )
         )
-        state = jax.eval_shape(experiment.create_state)
-        knobs = config_lib.hyperparameters(config)
-        return mapped.lower(knobs, state, rows).as_text()
+        return mapped.lower(experiment.hyperparameters, state, rows).as_text()
 
     first = program()
-    knobs = {
+    values = {
         'seed': 7, 'loss.beta': 0.0, 'loss.tau_plus': 0.0,
         'optimizer.learning_rate': 0.1, 'optimizer.b2': 0.9,
     }  # fmt: skip
-    self.assertEqual(program(**knobs), first)
+    self.assertEqual(program(**values), first)
     self.assertNotEqual(program(**{'loss.temperature': 0.1}), first)
 
 
@@ -260,7 +263,7 @@ class LoweringTest(parameterized.TestCase):
     config = image_config.simclr()
     task = image_tasks.create(config, total_steps=10, steps_per_epoch=5)
     rules = step_lib.Rules(task, optax.adam(1e-3), seed=0)
-    take = step_lib.map_step(rules)
+    take = step_lib.map_step(lambda _: rules, jax.local_devices())
     rows = jax.eval_shape(
         lambda: {
             'image': jnp.zeros((8, 2, 32, 32, 3), jnp.uint8),
@@ -281,6 +284,6 @@ class LoweringTest(parameterized.TestCase):
       )  # fmt: skip
       exported = jax.export.export(
           jax.jit(lambda *args: take(*args)), platforms=[platform]
-      )(state, rows)
+      )({}, state, rows)
     self.assertEqual(exported.nr_devices, 8)
     self.assertIn('stablehlo.all_reduce', exported.mlir_module())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps: their flags, members that equal single runs, what is written."""
+"""Sweeps: their flags, runs that equal single ones, what is written."""
 
 import csv
 import json
@@ -12,6 +12,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import chex
 import jax
 import ml_collections
 import numpy as np
@@ -21,17 +22,19 @@ from hcl_jax import domains
 from hcl_jax import prepare
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
-from hcl_jax.graphs import experiment as graph_experiment
 from hcl_jax.images import config as image_config
+from hcl_jax.images import data as image_data
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.sweeps import members as members_lib
+from hcl_jax.sweeps import results as results_lib
 from hcl_jax.sweeps import sweeping
-from hcl_jax.sweeps import tally as tally_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
+from hcl_jax.training import step as step_lib
 from tests.support import commands
+from tests.support import looping
 from tests.support import tu
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -76,7 +79,7 @@ class GridTest(parameterized.TestCase):
   @parameterized.parameters(
       ('--sweep.loss.bta=1', 'no such field.*Did you mean loss.beta'),
       ('--sweep.loss=1', 'no such field'),
-      ('--sweep.seed=1,x', "seed must be whole numbers between.*got 'x'"),
+      ('--sweep.seed=1,x', "seed must be integers between.*got 'x'"),
       ('--sweep.seed=1.5', "got '1.5'"),
       ('--sweep.loss.beta=much', "beta must be numbers between.*got 'much'"),
       ('--sweep.optimizer.decay_vectors=2', "true, false between.*got '2'"),
@@ -110,17 +113,17 @@ class GridTest(parameterized.TestCase):
     )  # fmt: skip
     beta = grid.read_fields(config, [])['loss.beta']
     self.assertEqual(list(map(type, beta)), [float, float])
-    for member in grid.expand(config, fields):
-      self.assertNotIn('sweep', member.config)
+    for run in grid.expand(config, fields):
+      self.assertNotIn('sweep', run.config)
     self.assertIn('sweep', config)
 
   @parameterized.parameters(
       ({'loss': {'bta': (1,)}}, 'config.sweep.loss.bta: .*mean loss.beta'),
       ({'seed': ()}, 'config.sweep.seed has no values'),
       ({'seed': (1, 2, 1)}, 'config.sweep.seed has the value 1 twice'),
-      ({'seed': 3}, 'sweep.seed must be a tuple of whole numbers, got 3'),
-      ({'seed': (0.5,)}, r'a tuple of whole numbers, got \(0.5,\)'),
-      ({'data': {'name': (1,)}}, 'sweep.data.name must be a tuple of words'),
+      ({'seed': 3}, 'sweep.seed must be a tuple of integers, got 3'),
+      ({'seed': (0.5,)}, r'a tuple of integers, got \(0.5,\)'),
+      ({'data': {'name': (1,)}}, 'sweep.data.name must be a tuple of strings'),
       ({'evaluate': {'protocols': ('svm',)}}, 'this field holds a tuple'),
       ({'sweep': {'seed': (0,)}}, 'config.sweep.sweep.seed: no such field'),
   )
@@ -136,15 +139,15 @@ class GridTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'sweep.seed is given twice'):
       grid.read_flags(_config(), ['--sweep.seed=1', '--sweep.seed=2'])
 
-  def test_every_combination_is_a_member(self):
+  def test_every_combination_is_a_run(self):
     config = _config()
     fields = {'loss.beta': (0.0, 2.0), 'seed': (0, 1, 2)}
-    members = grid.expand(config, fields)
+    runs = grid.expand(config, fields)
     self.assertEqual(
-        [(x.config.loss.beta, x.config.seed) for x in members],
+        [(x.config.loss.beta, x.config.seed) for x in runs],
         [(0.0, 0), (0.0, 1), (0.0, 2), (2.0, 0), (2.0, 1), (2.0, 2)],
     )
-    self.assertEqual([x.number for x in members], list(range(6)))
+    self.assertEqual([x.number for x in runs], list(range(6)))
     self.assertEqual(config.loss.beta, 1.0)
 
   def test_impossible_values_are_refused(self):
@@ -158,13 +161,8 @@ class GridTest(parameterized.TestCase):
         'loss.beta': (0.0, 1.0),
     }
     groups = grid.groups(grid.expand(_config(), fields))
-    numbers = [[member.number for member in group] for group in groups]
+    numbers = [[run.number for run in group] for group in groups]
     self.assertEqual(numbers, [[0, 1, 4, 5], [2, 3, 6, 7]])
-
-  def test_images_are_runs_of_their_own(self):
-    config = image_config.simclr()
-    groups = grid.groups(grid.expand(config, {'seed': (0, 1)}))
-    self.assertEqual([len(group) for group in groups], [1, 1])
 
 
 class _SweepTestCase(parameterized.TestCase):
@@ -180,24 +178,13 @@ class _SweepTestCase(parameterized.TestCase):
     )
     # Each compiles; several are as good as all.
     two = jax.local_devices()[:2]
-    self.enter_context(mock.patch.object(jax, 'local_devices', lambda: two))
+    self.enter_context(mock.patch.object(jax, 'local_devices', lambda **_: two))
     root = tempfile.TemporaryDirectory()
     self.addCleanup(root.cleanup)
     self.root = pathlib.Path(root.name)
 
 
-_common_paddings = graph_data.common_paddings
-
-
-def _with_a_small_shape(*args, **kwargs):
-  """Paddings with one more, which holds some batches and not others."""
-  return {
-      size: [shapes[0]._replace(nodes=round(4.8 * size)), *shapes]
-      for size, shapes in _common_paddings(*args, **kwargs).items()
-  }
-
-
-class MembersTest(_SweepTestCase):
+class SlotsTest(_SweepTestCase):
 
   @parameterized.named_parameters(
       ('one_by_one', {}, 1),
@@ -209,10 +196,10 @@ class MembersTest(_SweepTestCase):
               'optimizer.ema_decay': 0.5,
               'optimizer.schedule': 'cosine',
           },
-          2,
+          3,
       ),
   )
-  def test_a_member_is_the_single_run(self, fields, per_device):
+  def test_a_run_of_a_sweep_is_the_single_run(self, fields, per_device):
     swept = {
         'loss.beta': (0.0, 4.0),
         'seed': (3, 5),
@@ -220,137 +207,170 @@ class MembersTest(_SweepTestCase):
         'optimizer.learning_rate': (0.01,),
     }
     sweep = sweeping.Sweep(
-        _config(**_UNEVEN, **fields), swept, members_per_device=per_device
+        _config(**_UNEVEN, **fields), swept, runs_per_device=per_device
     )
     workdir = self.root / 'sweep'
     sweep.run(workdir)
-    curves, results = [], []
-    for member in sweep.members:
-      path = workdir / 'members' / f'{member.name}.json'
-      results.append(json.loads(path.read_text()))
-      curves.append(np.array(list(results[-1]['loss'].values())))
-    self.assertEqual(list(results[3]['loss']), list(map(str, range(1, 8))))
+    folders = [workdir / 'runs' / run.name for run in sweep.runs]
+    records = [
+        [r for r in metrics_lib.read_metrics(folder) if 'loss' in r]
+        for folder in folders
+    ]
+    curves = [np.array([r['loss'] for r in of_run]) for of_run in records]
+    self.assertEqual([r['step'] for r in records[3]], list(range(1, 8)))
     for i in range(3):
       self.assertGreater(np.abs(curves[i] - curves[3]).max(), 0.01)
 
     single = self.root / 'single'
-    scores = loop.train(
-        domains.make_experiment(sweep.members[3].config), single
-    )
-    records = metrics_lib.read_metrics(single)
-    losses = [r['loss'] for r in records if 'loss' in r]
+    experiment = domains.make_experiment(sweep.runs[3].config)
+    scores = loop.train(experiment, single)
+    single_records = metrics_lib.read_metrics(single)
+    losses = [r['loss'] for r in single_records if 'loss' in r]
+    np.testing.assert_allclose(curves[3], losses, rtol=1e-4)
+    written = json.loads((folders[3] / 'scores.json').read_text())
+    self.assertLen(written['last step']['svm/folds'], 4)
+    states = [_last_state(experiment, x) for x in (single, folders[3])]
     if per_device == 1:
       np.testing.assert_array_equal(curves[3], losses)
+      self.assertEqual(written['last step'], scores)
+      chex.assert_trees_all_equal(*states)
       self.assertEqual(
-          results[3]['scores']['svm/accuracy'], scores['svm/accuracy']
+          {x.name for x in folders[3].iterdir()},
+          {x.name for x in single.iterdir()},
       )
-    np.testing.assert_allclose(curves[3], losses, rtol=1e-4)
-    self.assertLen(results[3]['scores']['svm/folds'], 4)
+    chex.assert_trees_all_close(*states, rtol=1e-2, atol=1e-3)
 
-  def test_features_are_those_of_the_set_in_its_order(self):
-    members = grid.expand(
-        _config(**_UNEVEN | {'train.steps': 1}), {'seed': (3, 5, 8)}
+  def test_stacked_runs_save_and_score_as_others_do(self):
+    """Each has its own state and its own features, in the order of the set."""
+    fields = {'train.checkpoint_every_epochs': 1, 'train.steps': 3}
+    config = _config(**fields, **{'evaluate.svm_every_epochs': 1})
+    sweep = sweeping.Sweep(config, {'seed': (3, 5)}, runs_per_device=2)
+    self.enter_context(
+        mock.patch.object(jax, 'local_devices', lambda **_: jax.devices()[:1])
     )
-    with mock.patch.object(graph_data, 'common_paddings', _with_a_small_shape):
-      group = members_lib.Group(
-          members,
-          tu.random_graphs(40),
-          devices=jax.devices()[:2],
-          members_per_device=2,
-      )
-    trained = group.train(members)
-    self.assertLen(trained, 3)
-    experiment = domains.make_experiment(members[2].config)
-    take, state = experiment.make_step(), experiment.create_state()
-    batch = {k: x[None] for k, x in next(experiment.batches(0, 1)).items()}
-    state, _ = take(state, batch)
-    np.testing.assert_allclose(
-        trained[2].features,
-        experiment.reader().features(state),
-        rtol=1e-3,
-        atol=1e-3,
-    )
+    sweep.run(self.root / 'sweep')
+    for run in sweep.runs:
+      folder = self.root / 'sweep' / 'runs' / run.name
+      records = metrics_lib.read_metrics(folder)
+      steps = [r['step'] for r in records if 'svm/accuracy' in r]
+      self.assertEqual(steps, [2, 3])
+      experiment = domains.make_experiment(run.config)
+      single = self.root / run.name
+      loop.train(experiment, single)
+      _, epoch, embed = experiment.data
+      features = [
+          embed(_last_state(experiment, x), epoch) for x in (folder, single)
+      ]
+      np.testing.assert_allclose(*features, rtol=1e-3, atol=1e-3)
+      with looping.open_checkpoints(folder, experiment) as checkpoints:
+        self.assertEqual(checkpoints.steps(), [2, 3])
 
   def test_a_group_is_compiled_once_for_each_device(self):
-    plain = graph_experiment.take_step
+    plain = step_lib.single_step
     with mock.patch.object(
-        graph_experiment, 'take_step', side_effect=plain
+        step_lib, 'single_step', side_effect=plain
     ) as traced:
       sweep = sweeping.Sweep(_config(**_UNEVEN), {'seed': (0, 1, 2, 3, 4)})
-      with mock.patch.object(
-          jax, 'local_devices', lambda: jax.devices()[:2]
-      ):
-        sweep.run(self.root / 'sweep')
+      sweep.run(self.root / 'sweep')
     self.assertEqual(traced.call_count, 2 * 2)  # devices and shapes
 
-  def test_a_member_that_fails_leaves_the_others_alone(self):
+  @parameterized.parameters(1, 2)
+  def test_a_run_that_fails_leaves_the_others_alone(self, per_device):
     sweep = sweeping.Sweep(
         _config(**{'optimizer.name': 'sgd'}),
         {'optimizer.learning_rate': (1e-3, 1e30)},
-        members_per_device=2,
+        runs_per_device=per_device,
     )
-    tally = sweep.run(self.root / 'sweep')
-    self.assertLen(tally.failures(), 1)
-    self.assertRegex(tally.failures()[0], r'1e\+30: .* not finite at step \d')
-    self.assertIn('svm/accuracy', tally.scores(sweep.members[0]))
-    self.assertRegex(tally.markdown(), r'\| 1e\+30 \| 1 \| - \|')
+    results = sweep.run(self.root / 'sweep')
+    (failure,) = results.failures()
+    self.assertRegex(failure, r'1e\+30: step \d gave .*=(nan|inf)')
+    self.assertIn('svm/accuracy', results.scores(sweep.runs[0]))
+    self.assertRegex(results.markdown(), r'\| 1e\+30 \| 1 \| - \|')
+
+  def test_an_error_in_one_run_lets_the_others_save(self):
+    plain, begun = loop.train, []
+
+    def train(experiment, folder, **kwargs):
+      begun.append(folder.name)
+      if folder.name == '0001':
+        raise OSError('disk full')
+      return plain(experiment, folder, **kwargs)
+
+    config = _config(**{'train.steps': 4000})
+    sweep = sweeping.Sweep(config, {'seed': (0, 1, 2)})
+    with mock.patch.object(loop, 'train', train):
+      with self.assertRaisesRegex(OSError, 'disk full'):
+        sweep.run(self.root / 'sweep')
+    self.assertCountEqual(begun, ['0000', '0001'])
+    folder = self.root / 'sweep' / 'runs' / '0000'
+    state = _last_state(domains.make_experiment(sweep.runs[0].config), folder)
+    self.assertBetween(state.step, 1, 3999)
+
+
+def _last_state(experiment, workdir):
+  with looping.open_checkpoints(workdir, experiment) as checkpoints:
+    return jax.device_get(loop.restore(experiment, checkpoints))
 
 
 class RunTest(_SweepTestCase):
 
-  def test_a_sweep_that_was_stopped_redoes_nothing(self):
+  @parameterized.parameters(1, 2)
+  def test_a_sweep_that_was_stopped_redoes_nothing(self, per_device):
     fields = {'model.width': (4, 5), 'seed': (0, 1)}
+    config = _config(**{'train.checkpoint_every_epochs': 1})
     workdir = self.root / 'sweep'
-    trained, plain = [], members_lib.Group.train
+    trained, plain = [], loop.Run.after_step
 
-    def train(group, members, after_step):
-      trained.append([member.number for member in members])
-      if len(trained) == 4:
+    def after_step(run, *args):
+      trained.append((run.workdir.name, run.done + 1))
+      if trained[-1] == ('0003', 3) and len(trained) <= 16:
         os.kill(os.getpid(), signal.SIGTERM)
-      return plain(group, members, after_step)
+      return plain(run, *args)
+
+    def sweep():
+      return sweeping.Sweep(config, fields, runs_per_device=per_device)
 
     with (
-        mock.patch.object(jax, 'local_devices', lambda: jax.devices()[:1]),
-        mock.patch.object(members_lib.Group, 'train', train),
+        mock.patch.object(jax, 'local_devices', lambda **_: jax.devices()[:1]),
+        mock.patch.object(loop.Run, 'after_step', after_step),
     ):
-      with self.assertRaisesRegex(loop.Interrupted, '3 of 4 members finished'):
-        sweeping.Sweep(_config(), fields).run(workdir)
-      self.assertEqual(trained, [[0], [1], [2], [3]])
-      self.assertLen(self._rows(workdir), 3)
-      tally = sweeping.Sweep(_config(), fields).run(workdir)
-      self.assertEqual(trained[4:], [[3]])
-      sweeping.Sweep(_config(), fields).run(workdir)
-    self.assertLen(trained, 5)
-    self.assertLen(tally, 4)
+      with self.assertRaisesRegex(loop.Interrupted, 'of 4 runs finished'):
+        sweep().run(workdir)
+      self.assertLen(self._rows(workdir), 4 - per_device)
+      results = sweep().run(workdir)
+      sweep().run(workdir)
+    steps = [(f'000{i}', step) for i in range(4) for step in range(1, 5)]
+    self.assertCountEqual(trained, steps)
+    self.assertLen(results, 4)
     self.assertLen(self._rows(workdir), 4)
 
   def _rows(self, workdir):
     with open(workdir / 'results.csv', encoding='utf-8') as file:
       return list(csv.DictReader(file))
 
-  def test_writes_a_line_for_each_member_and_means_over_seeds(self):
+  def test_writes_a_line_for_each_run_and_means_over_seeds(self):
     workdir = self.root / 'sweep'
     fields = {'loss.beta': (0.0, 4.0), 'seed': (0, 1)}
     config = _config(**{'evaluate.protocols': ('svm', 'logistic')})
-    tally = sweeping.Sweep(config, fields).run(workdir)
+    results = sweeping.Sweep(config, fields).run(workdir)
     rows = self._rows(workdir)
     self.assertEqual(
-        [(row['member'], row['loss.beta'], row['seed']) for row in rows],
+        [(row['run'], row['loss.beta'], row['seed']) for row in rows],
         [('0', '0.0', '0'), ('1', '0.0', '1'),
          ('2', '4.0', '0'), ('3', '4.0', '1')],
     )  # fmt: skip
     scores = [100 * float(row['svm/accuracy']) for row in rows]
     table = (workdir / 'results.md').read_text()
-    self.assertEqual(table, tally.markdown() + '\n')
+    self.assertEqual(table, results.markdown() + '\n')
     head, _, first, second = table.splitlines()
     self.assertEqual(
-        head, '| loss.beta | members | svm/accuracy | logistic/accuracy |'
+        head, '| loss.beta | runs | svm/accuracy | logistic/accuracy |'
     )
     for line, pair in ((first, scores[:2]), (second, scores[2:])):
       mean, deviation = np.mean(pair), np.std(pair, ddof=1)
       self.assertIn(f'| 2 | {mean:.2f} ± {deviation:.2f} |', line)
     self.assertContainsSubset(
-        {'results.csv', 'results.md', 'members', 'config.json'},
+        {'results.csv', 'results.md', 'runs', 'config.json'},
         {path.name for path in workdir.iterdir()},
     )
 
@@ -370,69 +390,76 @@ class RunTest(_SweepTestCase):
     config.sweep = {'seed': (0,), 'loss': {'beta': (0,)}}  # one that flags gave
     sweeping.Sweep(config, {'seed': (0,)}).run(workdir)
     self.assertEqual((workdir / 'config.json').read_bytes(), before)
-    path = workdir / 'members' / '0000.json'
+    path = workdir / 'runs' / '0000.json'
     path.write_text('{')  # damaged
     with self.assertRaisesRegex(workdir_lib.WorkdirError, str(path)):
       sweeping.Sweep(_config(), {'seed': (0,)}).run(workdir)
 
-  @parameterized.parameters(
-      ({'evaluate.svm_every_epochs': 1}, 'svm_every_epochs must be 0'),
-      ({'data.batch_size': 13}, 'a last batch of one graph'),
-  )
-  def test_what_a_sweep_cannot_do(self, fields, message):
-    with self.assertRaisesRegex(ValueError, message):
-      sweeping.Sweep(_config(**fields), {'seed': (0,)})
+  def test_what_a_sweep_cannot_do(self):
+    with self.assertRaisesRegex(ValueError, 'a last batch of one graph'):
+      sweeping.Sweep(_config(**{'data.batch_size': 13}), {'seed': (0,)})
+    with self.assertRaisesRegex(ValueError, '--jobs=2 .* one on each core'):
+      sweeping.Sweep(_config(), {'seed': (0,)}, num_processes=2)
+    with self.assertRaisesRegex(ValueError, '--runs_per_device=2 is for small'):
+      sweeping.Sweep(image_config.simclr(), {'seed': (0,)}, runs_per_device=2)
 
-  def test_images_go_through_the_loop(self):
+  def test_runs_that_use_all_devices_train_one_by_one(self):
     runs, shared = [], []
-    given = jax.config.jax_compilation_cache_dir
-    self.addCleanup(jax.config.update, 'jax_compilation_cache_dir', given)
-    jax.config.update('jax_compilation_cache_dir', None)
 
-    def train(experiment, workdir, label):
-      runs.append((experiment.loss.beta, workdir.name, label))
-      shared.append(jax.config.jax_compilation_cache_dir)
-      return {'knn/top1': 0.5 + experiment.loss.beta / 4}
+    def train(experiment, workdir, *, label, programs, progress, **unused):
+      self.assertIsNone(progress)
+      runs.append((experiment.config.loss.beta, workdir.name, label))
+      shared.append((programs, experiment.data))
+      score = scores_lib.Score(0.5 + experiment.config.loss.beta / 4)
+      return {'knn/top1': score}
 
+    images = image_data.Images(
+        np.zeros((8, 4, 4, 3), np.uint8), np.arange(8, dtype=np.int32) % 2
+    )
+    config = image_config.simclr()
+    config.data.batch_size = 8
     with (
-        mock.patch.object(domains, 'make_experiment', lambda config: config),
+        mock.patch.object(image_data, 'load', lambda *_, **__: images),
         mock.patch.object(loop, 'train', train),
     ):
-      sweep = sweeping.Sweep(
-          image_config.simclr(), {'loss.beta': (0.0, 1.0)}
-      )
-      tally = sweep.run(self.root / 'sweep')
+      sweep = sweeping.Sweep(config, {'loss.beta': (0.0, 1.0)})
+      results = sweep.run(self.root / 'sweep')
     self.assertEqual(
         runs, [(0.0, '0000', 'loss.beta=0.0'), (1.0, '0001', 'loss.beta=1.0')]
     )
-    self.assertIn('| 1.0 | 1 | 75.00 |', tally.markdown())
-    self.assertIsNotNone(shared[0])
-    self.assertEqual(shared[0], shared[1])
+    self.assertIn('| 1.0 | 1 | 75.00 |', results.markdown())
+    self.assertIs(shared[0][0], shared[1][0])  # programs
+    self.assertIs(shared[0][1], shared[1][1])  # and data
 
-  def test_the_word_on_a_member_has_its_accuracies(self):
-    member = grid.Member(0, {'seed': 1}, image_config.simclr())
+  def test_the_line_on_a_run_has_the_main_score_of_each_protocol(self):
+    run = grid.Run(0, {'seed': 1}, image_config.simclr())
     scores = {'knn/top1': 0.5, 'knn/top5': 0.9, 'linear/top1': 0.625}
+    scores = {name: scores_lib.Score(x) for name, x in scores.items()}
+    scores['linear/loss'] = scores_lib.Score(3.0, 'loss')
     self.assertEqual(
-        sweeping._outcome(member, scores),
+        sweeping._outcome(run, {'scores': scores}),
         'seed=1: knn/top1 50.00%, linear/top1 62.50%',
     )
+    self.assertEqual(sweeping._outcome(run, {'failure': 'x'}), 'seed=1: x')
 
 
-class TallyTest(absltest.TestCase):
+class ResultsTest(absltest.TestCase):
 
   def test_one_seed_has_no_deviation(self):
     root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
-    members = grid.expand(_config(), {'seed': (0, 1)})
-    tally = tally_lib.Tally(root, members)
-    tally.add(members[1], scores={'svm/accuracy': 0.5, 'svm/folds': []})
+    runs = grid.expand(_config(), {'seed': (0, 1)})
+    results = results_lib.SweepResults(root, runs)
+    score = scores_lib.Score(0.5)
+    results.add(runs[1], {'scores': {'svm/accuracy': score, 'svm/folds': []}})
     self.assertEqual(
-        tally.markdown(),
-        '| members | svm/accuracy |\n| ---: | ---: |\n| 1 | 50.00 |',
+        results.markdown(),
+        '| runs | svm/accuracy |\n| ---: | ---: |\n| 1 | 50.00 |',
     )
-    again = tally_lib.Tally(root, members)
-    self.assertIn(members[1], again)
-    self.assertNotIn(members[0], again)
-    self.assertEqual(again.csv(), tally.csv())
+    again = results_lib.SweepResults(root, runs)
+    self.assertIn(runs[1], again)
+    self.assertNotIn(runs[0], again)
+    self.assertEqual(again.csv(), results.csv())
+    self.assertEqual(again.markdown(), results.markdown())
 
 
 class CommandTest(parameterized.TestCase):
@@ -441,7 +468,7 @@ class CommandTest(parameterized.TestCase):
     super().setUp()
     # Each compiles; several are as good as all.
     two = jax.local_devices()[:2]
-    self.enter_context(mock.patch.object(jax, 'local_devices', lambda: two))
+    self.enter_context(mock.patch.object(jax, 'local_devices', lambda **_: two))
     root = tempfile.TemporaryDirectory()
     self.addCleanup(root.cleanup)
     self.root = pathlib.Path(root.name)
@@ -491,13 +518,13 @@ class CommandTest(parameterized.TestCase):
     self.assertEqual(process.returncode, 0, err)
     self.assertIn('The same command continues.', err)
     finished = {p: p.stat().st_mtime_ns
-                for p in (self.workdir / 'members').iterdir()}  # fmt: skip
+                for p in (self.workdir / 'runs').glob('*.json')}  # fmt: skip
     self.assertBetween(len(finished), 1, 39)
 
     process = self._start(*flags)
     out, err = process.communicate()
     self.assertEqual(process.returncode, 0, err)
-    self.assertIn(f'{40 - len(finished)} of 40 members to train', err)
+    self.assertIn(f'{40 - len(finished)} of 40 runs to train', err)
     self.assertRegex(out, r'\| 2\.0 \| 20 \| \d+\.\d\d ± \d+\.\d\d \|')
     for path, written in finished.items():
       self.assertEqual(path.stat().st_mtime_ns, written)

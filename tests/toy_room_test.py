@@ -66,7 +66,7 @@ class ToyRoomTest(commands.CommandsTest):
         '--config.train.epochs=1', '--sweep.loss.beta=0,1', '--sweep.seed=0:2',
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
-    self.assertIn('| loss.beta | members | nearest/accuracy |', done.out)
+    self.assertIn('| loss.beta | runs | nearest/accuracy |', done.out)
     done = self.run_here('analyze', f'--workdir={workdir}')
     self.assertEqual(done.status, 0, done.err)
     self.assertTrue((workdir / 'analysis' / 'report.html').is_file())

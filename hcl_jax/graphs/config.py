@@ -12,6 +12,7 @@ from hcl_jax.training.fields import Field
 
 SCORE = 'svm/accuracy'  # evaluated during training; chooses the best step
 PROTOCOLS = ('svm', 'logistic')
+SMALL_RUNS = True  # a core, or a share of an accelerator, is enough for one
 
 FIELDS = {
     **config_lib.run_fields(

@@ -1,134 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation protocols on the embeddings of graphs."""
+"""Evaluates embeddings of graphs by cross-validated classifiers."""
 
 from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Iterable
+from collections.abc import Iterator
 import functools
 from typing import Any
 
-import jax
 import ml_collections
 import numpy as np
 
 from hcl_jax import evaluation
-from hcl_jax.graphs import data as graph_data
+from hcl_jax.models import graph_batch as graphs_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
 
 
-class GraphReader:
-  """Embeds all graphs and cross-validates classifiers on the embeddings.
+class Features:
+  """Embeds all graphs of a set, compiled once for each shape of a batch.
 
   Args:
-    config: the whole configuration.
     task: has the features.
-    epoch: batches of all graphs.
-    labels: classes of the graphs, in the order of the set.
-    device: where to embed them.
-    poll: called before every batch and after every fold; raises to leave.
   """
 
-  def __init__(
+  def __init__(self, task: task_lib.Task):
+    self._embed = step_lib.make_features(task)
+
+  def __call__(
       self,
-      config: ml_collections.ConfigDict,
-      task: task_lib.Task,
-      epoch: graph_data.GraphBatches,
-      *,
-      labels: np.ndarray,
-      device: jax.Device,
-      poll: Callable[[], None] = lambda: None,
-  ):
-    self._config, self._epoch, self._labels = config, epoch, labels
-    self._poll = poll
-    self._embed = step_lib.make_features(task, [device])
+      state: state_lib.TrainState,
+      epoch: Iterable[graphs_lib.GraphBatch],
+      poll: experiment_lib.Poll = lambda: None,
+  ) -> np.ndarray:
+    """Returns embeddings in evaluation mode, in the order of the set.
 
-  def evaluate(
-      self, state: state_lib.TrainState, protocols: tuple[str, ...]
-  ) -> experiment_lib.Scores:
-    """Scores by ``protocol/measure``, between 0 and 1, and all folds."""
-    features = self.features(state)
-    config = self._config.evaluate
-    results = [
-        validate(
-            features,
-            self._labels,
-            workers=config.workers or None,
-            progress=lambda *_: self._poll(),
-        )
-        for validate in validations(config, protocols)
-    ]
-    return summarize(config, protocols, results)
+    Args:
+      state: has the parameters.
+      epoch: batches of all graphs.
+      poll: called before every batch; raises to leave.
 
-  def features(self, state: state_lib.TrainState) -> np.ndarray:
-    """Embeddings ``[n, dim]`` in evaluation mode, in the order of the set."""
+    Returns:
+      ``[n, dim]``.
+    """
     params = state_lib.evaluated_params(state)
     parts, index = [], []
-    for batch in self._epoch:
-      self._poll()
-      rows = step_lib.split_rows(batch._asdict(), 1)
-      out = np.asarray(self._embed(params, state.task_state, rows))[0]
+    for batch in epoch:
+      poll()
+      out = np.asarray(self._embed(params, state.task_state, batch))
       parts.append(out[batch.graph_mask])
       index.append(batch.index[batch.graph_mask])
     return np.concatenate(parts)[np.argsort(np.concatenate(index))]
 
 
-def validations(
-    config: ml_collections.ConfigDict, protocols: tuple[str, ...]
-) -> list[Callable[..., dict[str, Any]]]:
-  """The cross-validations to do, for each protocol and seed of the folds.
+def make(
+    config: ml_collections.ConfigDict,
+    labels: np.ndarray,
+    epoch: Iterable[graphs_lib.GraphBatch],
+    features: Features,
+) -> dict[str, experiment_lib.Evaluator]:
+  """Makes the evaluators of a configuration.
 
   Args:
-    config: ``config.evaluate``.
-    protocols: those wanted.
+    config: the whole configuration.
+    labels: classes of the graphs, in the order of the set.
+    epoch: batches of all graphs.
+    features: embeds them.
 
   Returns:
-    Functions of features, labels, ``workers`` and ``progress``, which go to
-    other processes by pickling.
+    Evaluators by protocol.
   """
-  classify = {
+
+  def cross_validate(protocol, classify, state, poll):
+    embedded = features(state, epoch, poll)
+    results = [
+        classify(
+            embedded,
+            labels,
+            folds=config.evaluate.folds,
+            inner_folds=config.evaluate.inner_folds,
+            seed=seed,
+            workers=config.evaluate.workers or None,
+            progress=lambda *_: poll(),
+        )
+        for seed in config.evaluate.fold_seeds
+    ]
+    return _summarize(protocol, config.evaluate.fold_seeds, results)
+
+  classifiers: dict[str, Callable[..., Any]] = {
       'svm': functools.partial(
-          evaluation.svm_accuracy, gamma=config.svm_gamma
+          evaluation.svm_accuracy, gamma=config.evaluate.svm_gamma
       ),
       'logistic': evaluation.logistic_accuracy,
   }
-  return [
-      functools.partial(
-          classify[protocol],
-          folds=config.folds,
-          inner_folds=config.inner_folds,
-          seed=seed,
-      )
-      for protocol in protocols
-      for seed in config.fold_seeds
+  return {
+      protocol: functools.partial(cross_validate, protocol, classify)
+      for protocol, classify in classifiers.items()
+  }
+
+
+def _summarize(protocol, seeds, results) -> Iterator[tuple[str, Any]]:
+  """Yields means over the seeds of the folds, and all folds."""
+  for name, kind in (('accuracy', 'share'), ('deviation', 'number')):
+    mean = np.mean([result[name] for result in results])
+    yield f'{protocol}/{name}', scores_lib.Score(mean, kind)
+  yield f'{protocol}/folds', [
+      {'seed': seed, 'fold': i, **fold}
+      for seed, result in zip(seeds, results, strict=True)
+      for i, fold in enumerate(result['folds'])
   ]
-
-
-def summarize(
-    config: ml_collections.ConfigDict,
-    protocols: tuple[str, ...],
-    results: Sequence[dict[str, Any]],
-) -> experiment_lib.Scores:
-  """Means over the seeds of the folds, and all folds.
-
-  Args:
-    config: ``config.evaluate``.
-    protocols: those wanted.
-    results: of :func:`validations`, in their order.
-
-  Returns:
-    Scores by ``protocol/measure``.
-  """
-  scores, results = {}, iter(results)
-  for protocol in protocols:
-    by_seed = {seed: next(results) for seed in config.fold_seeds}
-    for name in ('accuracy', 'deviation'):
-      values = [result[name] for result in by_seed.values()]
-      scores[f'{protocol}/{name}'] = float(np.mean(values))
-    scores[f'{protocol}/folds'] = [
-        {'seed': seed, 'fold': i, **fold}
-        for seed, result in by_seed.items()
-        for i, fold in enumerate(result['folds'])
-    ]
-  return scores

@@ -11,7 +11,6 @@ import ml_collections
 
 import hcl_jax
 from hcl_jax.models import gin
-from hcl_jax.models import graph_batch as graphs
 from hcl_jax.training import annealing
 from hcl_jax.training import task
 
@@ -27,8 +26,8 @@ class InfoGraph:
     -\gamma \, \bigl(\overline{\log D(u)} + \overline{\log(1 - D(y))}\bigr)
 
   with one sign for the encoder and for D, as released: they do not play against
-  each other. Batches are the fields of a ``GraphBatch``, by name, and belong to
-  one device. ``beta`` and ``tau_plus`` may be traced.
+  each other. A batch is a ``GraphBatch`` and belongs to one device. ``beta``
+  and ``tau_plus`` may be traced.
 
   Attributes:
     module: the encoder with its heads.
@@ -45,14 +44,11 @@ class InfoGraph:
   prior_weight: float = 0.0
 
   def init(self, key, batch):
-    variables = dict(
-        self.module.init(key, graphs.GraphBatch(**batch), train=False)
-    )
+    variables = dict(self.module.init(key, batch, train=False))
     return variables.pop('params'), variables
 
   def embed(self, params, state, batch, key, rows):
-    del rows  # of the batch as a dict
-    batch = graphs.GraphBatch(**batch)
+    del rows  # Graphs have no random views.
     (features, nodes, pooled), updated = self.module.apply(
         {'params': params, **state}, batch, train=True, mutable=['batch_stats']
     )
@@ -60,7 +56,7 @@ class InfoGraph:
     return (nodes, pooled, logits), {**state, **updated}
 
   def _logits(self, params, features, key):
-    """The discriminator's logits of the prior and of the graphs."""
+    """Returns the discriminator's logits of the prior and of the graphs."""
     num_graphs, dim = features.shape
     numbers = jnp.arange(num_graphs, dtype=jnp.int32)
     # A key for each graph, so that padding does not change the others' rows.
@@ -73,7 +69,6 @@ class InfoGraph:
 
   def loss(self, embeddings, state, batch, step):
     nodes, pooled, logits = embeddings
-    batch = graphs.GraphBatch(**batch)
     loss = hcl_jax.infograph_loss(
         nodes,
         pooled,
@@ -107,14 +102,14 @@ class InfoGraph:
   def _evaluate(self, params, state, batch, keys):
     del keys  # graphs are not augmented
     return self.module.apply(
-        {'params': params, **state}, graphs.GraphBatch(**batch), train=False
+        {'params': params, **state}, batch, train=False
     )
 
 
 def create(
     config: ml_collections.ConfigDict, *, total_steps: int, steps_per_epoch: int
 ) -> InfoGraph:
-  """The task that a configuration describes.
+  """Makes the task that a configuration describes.
 
   Args:
     config: the whole configuration.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation protocols on the features of a train state."""
+"""Evaluates features of images by kNN and linear probes."""
 
-from collections.abc import Callable
 from collections.abc import Iterator
+import functools
 from typing import Any
+import weakref
 
 import jax
 import ml_collections
@@ -11,154 +12,197 @@ import numpy as np
 
 from hcl_jax import evaluation
 from hcl_jax.images import data as image_data
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
 
 
-class Reader:
+class Features:
   """Computes features of whole sets, compiled once.
 
-  Each process reads out everything, on its own devices.
+  Each process computes all of them, on its own devices.
 
   Args:
     config: the whole configuration.
     task: has the features.
-    bank: labeled images that kNN and linear probes learn of.
-    test: labeled images that they are scored on.
-    poll: called before every batch; raises to leave early.
   """
 
-  def __init__(
+  def __init__(self, config: ml_collections.ConfigDict, task: task_lib.Task):
+    self._config = config
+    self._devices = jax.local_devices()
+    self._plain = step_lib.make_features(task, self._devices)
+    self._augmented = step_lib.make_augmented_features(
+        task, config.seed, self._devices
+    )
+    self._state = lambda: None
+    self._known = {}
+
+  def __call__(
       self,
-      config: ml_collections.ConfigDict,
-      task: task_lib.Task,
-      *,
-      bank: image_data.Images,
-      test: image_data.Images,
-      poll: Callable[[], None] = lambda: None,
-  ):
-    self._config, self._bank, self._test = config, bank, test
-    self._poll = poll
-    self._devices = jax.local_device_count()
-    self._plain = step_lib.make_features(task)
-    self._augmented = step_lib.make_augmented_features(task, config.seed)
-
-  def evaluate(
-      self, state: state_lib.TrainState, protocols: tuple[str, ...]
-  ) -> experiment_lib.Scores:
-    """Scores by ``protocol/measure``, between 0 and 1."""
-    state = state_lib.local(state)
-    bank, test = self._bank, self._test
-    config = self._config.evaluate
-    test_features = self.features(state, test)
-    cached = tuple(p for p in protocols if p != 'linear_released')
-    scores = {}
-    if cached:
-      bank_features = self.features(state, bank)
-      scores |= evaluate_features(
-          (bank_features, test_features), (bank, test), config, cached
-      )
-    if 'linear_released' in protocols:
-      scores |= self._linear_released(state, test_features)
-    return scores
-
-  def features(
-      self, state: state_lib.TrainState, images: image_data.Images
+      state: state_lib.TrainState,
+      images: image_data.Images,
+      poll: experiment_lib.Poll = lambda: None,
   ) -> np.ndarray:
-    """Features ``[n, dim]`` in evaluation mode."""
+    """Returns features ``[n, dim]`` in evaluation mode.
+
+    Those of the last state are remembered, because several protocols ask.
+
+    Args:
+      state: has the parameters.
+      images: what to embed.
+      poll: called before every batch; raises to leave.
+
+    Returns:
+      The features.
+    """
+    if self._state() is not state:
+      self._state, self._known = weakref.ref(state), {}
+    if id(images) not in self._known:
+      self._known[id(images)] = self._compute(state, images, poll)
+    return self._known[id(images)]
+
+  def _compute(self, state, images, poll):
     state = state_lib.local(state)
-    params, size = state_lib.evaluated_params(state), self._batch_size()
+    params = state_lib.evaluated_params(state)
+    size = self._rows(self._config.evaluate.batch_size)
     parts = []
     for rows in _row_blocks(np.arange(len(images)), size):
-      self._poll()
-      batch = self._padded({'image': images.rows(rows)}, size)
+      poll()
+      batch = _padded({'image': images.rows(rows)}, size)
       out = self._plain(params, state.task_state, batch)
-      parts.append(_joined(out)[: len(rows)])
+      parts.append(out[: len(rows)])
     return np.concatenate(parts)
 
-  def _linear_released(self, state, test_features) -> experiment_lib.Scores:
-    """The readout on augmented images, new ones in every epoch."""
-    config, bank = self._config.evaluate, self._bank
-    size = config.linear_batch_size
-    size += -size % self._devices
+  def augmented_epoch(
+      self,
+      state: state_lib.TrainState,
+      images: image_data.Images,
+      epoch: int,
+      poll: experiment_lib.Poll = lambda: None,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields features of augmented images and labels, in the epoch's order."""
+    state = state_lib.local(state)
     params = state_lib.evaluated_params(state)
+    size = self._config.evaluate.linear_batch_size
+    rng = np.random.default_rng([self._config.seed, epoch])
+    for rows in _row_blocks(rng.permutation(len(images)), size):
+      poll()
+      batch = {'image': images.rows(rows), 'index': np.int32(rows)}
+      batch = _padded(batch, self._rows(size))
+      out = self._augmented(params, state.task_state, batch, epoch)
+      yield out[: len(rows)], images.labels[rows]
 
-    def epoch_batches(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-      rng = np.random.default_rng([self._config.seed, epoch])
-      order = rng.permutation(len(bank))
-      for rows in _row_blocks(order, config.linear_batch_size):
-        self._poll()
-        batch = {'image': bank.rows(rows), 'index': np.int32(rows)}
-        out = self._augmented(
-            params, state.task_state, self._padded(batch, size), epoch
-        )
-        yield _joined(out)[: len(rows)], bank.labels[rows]
+  def _rows(self, size):
+    """Returns the next multiple of the number of devices."""
+    return size + -size % len(self._devices)
 
+
+def make(
+    config: ml_collections.ConfigDict,
+    task: task_lib.Task,
+    *,
+    bank: image_data.Images,
+    test: image_data.Images,
+) -> dict[str, experiment_lib.Evaluator]:
+  """Makes the evaluators of a configuration.
+
+  Args:
+    config: the whole configuration.
+    task: has the features.
+    bank: labeled images that kNN and linear probes learn from.
+    test: labeled images that they are scored on.
+
+  Returns:
+    Evaluators by protocol.
+  """
+  features = Features(config, task)
+
+  def cached(protocol, state, poll):
+    return evaluate_features(
+        protocol,
+        (features(state, bank, poll), features(state, test, poll)),
+        (bank, test),
+        config.evaluate,
+    ).items()
+
+  def linear_released(state, poll):
+    """Probes features of augmented images, new ones in every epoch."""
     result = evaluation.linear_accuracy_from_batches(
-        epoch_batches,
-        test_features,
-        self._test.labels,
+        lambda epoch: features.augmented_epoch(state, bank, epoch, poll),
+        features(state, test, poll),
+        test.labels,
         num_classes=bank.num_classes,
-        **_linear_recipe(config),
+        **_linear_recipe(config.evaluate),
     )
-    return _linear_scores('linear_released', result)
+    return _linear_scores('linear_released', result).items()
 
-  def _batch_size(self) -> int:
-    size = self._config.evaluate.batch_size
-    return size + -size % self._devices
-
-  def _padded(self, batch: dict[str, np.ndarray], size: int) -> Any:
-    batch = {
-        name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1))
-        for name, x in batch.items()
-    }
-    return step_lib.split_rows(batch, self._devices)
+  evaluators = {
+      protocol: functools.partial(cached, protocol)
+      for protocol in ('knn', 'linear')
+  }
+  return {**evaluators, 'linear_released': linear_released}
 
 
 def evaluate_features(
+    protocol: str,
     features: tuple[np.ndarray, np.ndarray],
     images: tuple[image_data.Images, image_data.Images],
     config: ml_collections.ConfigDict,
-    protocols: tuple[str, ...],
-) -> experiment_lib.Scores:
-  """Scores cached features by kNN and a linear readout.
+) -> scores_lib.Scores:
+  """Scores features by kNN or a linear probe.
 
   Args:
+    protocol: ``'knn'`` or ``'linear'``.
     features: of the images to learn from and of those to score.
     images: both sets, for their labels.
     config: ``config.evaluate``.
-    protocols: of ``'knn'`` and ``'linear'``.
 
   Returns:
-    Scores by ``protocol/measure``, between 0 and 1.
+    Shares by ``protocol/measure``.
   """
   bank, test = images
   data = features[0], bank.labels, features[1], test.labels
-  scores = {}
-  if 'knn' in protocols:
+  if protocol == 'knn':
     result = evaluation.knn_accuracy(
         *data,
         num_classes=bank.num_classes,
         k=config.knn_k,
         temperature=config.knn_temperature,
     )
-    scores |= {f'knn/{name}': value for name, value in result.items()}
-  if 'linear' in protocols:
-    result = evaluation.linear_accuracy(
-        *data,
-        num_classes=bank.num_classes,
-        batch_size=config.linear_batch_size,
-        standardize=config.linear_standardize,
-        **_linear_recipe(config),
-    )
-    scores |= _linear_scores('linear', result)
-  return scores
+    return {f'knn/{k}': scores_lib.Score(x) for k, x in result.items()}
+  result = evaluation.linear_accuracy(
+      *data,
+      num_classes=bank.num_classes,
+      batch_size=config.linear_batch_size,
+      standardize=config.linear_standardize,
+      **_linear_recipe(config),
+  )
+  return _linear_scores('linear', result)
+
+
+def baselines(
+    experiment: experiment_lib.Experiment,
+) -> dict[str, scores_lib.Scores]:
+  """Scores what has learned nothing: raw pixels and a random encoder."""
+  config, data = experiment.config.evaluate, experiment.data
+  protocols = [p for p in config.protocols if p != 'linear_released']
+  images = data.bank, data.test
+  pixels = tuple(map(raw_pixels, images))
+  of_pixels = {}
+  for protocol in protocols:
+    of_pixels |= evaluate_features(protocol, pixels, images, config)
+  return {
+      'raw pixels': of_pixels,
+      'random encoder': experiment.evaluate(
+          experiment.create_state(), protocols
+      ),
+  }
 
 
 def raw_pixels(images: image_data.Images) -> np.ndarray:
-  """Pixels as features, ``[n, height * width * 3]``."""
+  """Returns pixels as features, ``[n, height * width * 3]``."""
   pixels = images.rows(np.arange(len(images)))
   return pixels.reshape(len(pixels), -1).astype(np.float32) / 255
 
@@ -174,12 +218,12 @@ def _linear_recipe(config) -> dict[str, Any]:
   }
 
 
-def _linear_scores(protocol, result) -> experiment_lib.Scores:
-  scores = {f'{protocol}/{name}': result[name] for name in ('top1', 'top5')}
+def _linear_scores(protocol, result) -> scores_lib.Scores:
+  scores = {name: result[name] for name in ('top1', 'top5')}
   if len(result['per_seed']) > 1:
     for one in result['per_seed']:
-      scores[f'{protocol}/top1_seed{one["seed"]}'] = one['top1']
-  return scores
+      scores[f'top1_seed{one["seed"]}'] = one['top1']
+  return {f'{protocol}/{k}': scores_lib.Score(x) for k, x in scores.items()}
 
 
 def _row_blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -187,6 +231,8 @@ def _row_blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
     yield rows[start : start + size]
 
 
-def _joined(x: jax.Array) -> np.ndarray:
-  """Merges the axes of devices and rows."""
-  return np.asarray(x).reshape(-1, x.shape[-1])
+def _padded(batch: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+  return {
+      name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1))
+      for name, x in batch.items()
+  }

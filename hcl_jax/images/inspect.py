@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report shows of a run on images."""
+"""Shows a run on images: embeddings, negatives and views."""
 
 import jax
 import numpy as np
 
 from hcl_jax import analysis
-from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import task as task_lib
@@ -16,8 +16,8 @@ _MAX_ROWS = 2000
 def sample(
     experiment: experiment_lib.Experiment, state: state_lib.TrainState
 ) -> sample_lib.Sample:
-  """Test images in an order of their own, and two views of the first ones."""
-  config, test = experiment.config, experiment.test
+  """Takes test images in an order of their own, and views of the first."""
+  config, test = experiment.config, experiment.data.test
   rows = np.random.default_rng(0).permutation(len(test))[:_MAX_ROWS]
   num_items = min(len(rows), config.data.batch_size, sample_lib.MAX_ITEMS)
   images = test.rows(rows)
@@ -57,7 +57,7 @@ def sample(
 
 
 def _in_blocks(function, rows, size):
-  """The function of so many rows at a time, the last ones padded."""
+  """Calls a function on so many rows at a time, the last ones padded."""
   parts = []
   for start in range(0, len(rows), size):
     some = rows[start : start + size]

@@ -11,8 +11,9 @@ import numpy as np
 
 from hcl_jax import domains
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.sweeps import tally
+from hcl_jax.sweeps import results
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
 from hcl_jax.training import sample as sample_lib
@@ -28,6 +29,7 @@ class Inspection(NamedTuple):
     steps_per_epoch: to count epochs by.
     summary: one line on what was trained.
     records: of ``metrics.jsonl``.
+    kinds: of scores, by name.
     sample: see there.
   """
 
@@ -37,6 +39,7 @@ class Inspection(NamedTuple):
   steps_per_epoch: int
   summary: str
   records: list[dict[str, float]]
+  kinds: dict[str, scores_lib.Kind]
   sample: sample_lib.Sample
 
   @property
@@ -44,12 +47,12 @@ class Inspection(NamedTuple):
     """The name of the score that is measured on the way."""
     return domains.main_score(self.config)
 
-  def scores(self) -> dict[str, float]:
-    """The last value of every score."""
+  def scores(self) -> dict[str, scores_lib.Score]:
+    """Returns the last value of every score."""
     values = {}
     for record in self.records:
       values |= {name: x for name, x in record.items() if '/' in name}
-    return values
+    return scores_lib.with_kinds(values, self.kinds)
 
   def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Epochs, rising, and the values of a metric at them."""
@@ -96,9 +99,10 @@ def inspect(
       config=config,
       step=int(state.step),
       steps_per_epoch=experiment.steps_per_epoch,
-      summary=experiment.summary(),
+      summary=experiment.summary,
       records=metrics_lib.read_metrics(workdir),
-      sample=domains.sample(config, experiment, state),
+      kinds=scores_lib.read_kinds(workdir),
+      sample=experiment.inspect(state),
   )
 
 
@@ -148,7 +152,7 @@ def _swept_values(path):
     sweep = workdir_lib.load_config(workdir).get('sweep')
   except (OSError, workdir_lib.WorkdirError):
     return {}
-  if not sweep or path != tally.run_folder(workdir, path.name):
+  if not sweep or path != results.folder(workdir) / path.name:
     return {}
   config = workdir_lib.load_config(path)
   return {x: fields_lib.get(config, x) for x in fields_lib.flatten(sweep)}

@@ -56,7 +56,7 @@ class RunReport:
     if not names:
       return [report.paragraph('No score was measured.')]
     lines = [
-        [name, *(_score(column, of_run.get(column)) for column in names)]
+        [name, *(reporting.score(of_run.get(column)) for column in names)]
         for name, of_run in scores.items()
     ]
     return [
@@ -288,14 +288,6 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
   )
 
 
-
-
-def _score(name, value):
-  if value is None:
-    return '-'
-  if name.endswith('/loss'):
-    return reporting.number(value, 4)
-  return reporting.percent(value)
 
 
 def _tau_plus(run):

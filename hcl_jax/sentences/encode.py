@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of many sentences, in batches of one shape."""
+"""Embeds many sentences, in batches of one shape."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import numpy as np
 from hcl_jax.models import gru
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.storage import threads
+from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
 
@@ -35,24 +36,16 @@ class Embedder:
   Args:
     task: has the features.
     config: the whole configuration.
-    poll: called before the first batch and after each; raises to leave early.
   """
 
-  def __init__(
-      self,
-      task: task_lib.Task,
-      config: ml_collections.ConfigDict,
-      poll: Callable[[], None] = lambda: None,
-  ):
+  def __init__(self, task: task_lib.Task, config: ml_collections.ConfigDict):
     self._length = config.data.max_length
     self._rows = config.evaluate.batch_size
     self._lanes = -(-self._rows // 4)
     # Of the 25,000 words of a batch of books, one in eight is new.
     self._words = max(self._lanes * self._length // 6, self._length)
-    self._poll = poll
-    self._features = step_lib.compile_lone(
-        lambda _, params, batch: task.features(params, {}, batch),
-        compiler_options=gru.compiler_options(),
+    self._features = step_lib.make_features(
+        task, compiler_options=gru.compiler_options()
     )
 
   def __call__(
@@ -60,13 +53,18 @@ class Embedder:
       params: Any,
       sentences: Sequence[np.ndarray],
       progress: Callable[[int], None] = lambda done: None,
+      poll: experiment_lib.Poll = lambda: None,
   ) -> np.ndarray:
-    """Features ``[n, F]``, in the order given.
+    """Embeds sentences.
 
     Args:
       params: of the task.
       sentences: words of each, as ids.
       progress: called with the number of sentences embedded so far.
+      poll: called before the first batch and after each; raises to leave.
+
+    Returns:
+      Features ``[n, F]``, in the order given.
     """
 
     sizes = self._rows, self._lanes, self._words
@@ -75,7 +73,7 @@ class Embedder:
 
     def embed(rows):
       batch = self._pack(sentences[rows.start : rows.stop], *sizes)
-      features = np.asarray(self._features({}, params, batch))
+      features = np.asarray(self._features(params, {}, batch))
       return rows, features[: len(rows)]
 
     ranges, parts = self._ranges(sentences), []
@@ -84,15 +82,15 @@ class Embedder:
     others = threads.map_ahead(
         embed, ranges, num_threads=joblib.cpu_count()
     )
-    self._poll()
+    poll()
     for rows, features in itertools.chain(first, others):
       parts.append(features)
       progress(rows.stop)
-      self._poll()
+      poll()
     return np.concatenate(parts)
 
   def _ranges(self, sentences) -> Iterator[range]:
-    """Sentences that follow each other and fit into a batch."""
+    """Yields sentences that follow each other and fit into a batch."""
     start, used, seen = 0, 0, set()
     for row, sentence in enumerate(sentences):
       words = np.asarray(sentence[: self._length]).tolist() or [0]
@@ -109,8 +107,10 @@ class Embedder:
     yield range(start, len(sentences))
 
   def _pack(self, sentences, rows, lanes, words):
-    batch = sentence_data.pack_sentences(
-        sentences, max_length=self._length, num_rows=rows,
-        min_packed_rows=lanes, min_words=words,
-    )  # fmt: skip
-    return step_lib.split_rows(batch._asdict(), 1)
+    return sentence_data.pack_sentences(
+        sentences,
+        max_length=self._length,
+        num_rows=rows,
+        min_packed_rows=lanes,
+        min_words=words,
+    )

@@ -1,132 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation protocols on the embeddings of sentences."""
+"""Evaluates embeddings of sentences: retrieval, and labeled tasks."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
 import hcl_jax
 from hcl_jax.models import gru
-from hcl_jax.models import vocabulary as vocabulary_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sentences import data as sentence_data
-from hcl_jax.sentences import encode as embedding
 from hcl_jax.sentences import scored_tasks
-from hcl_jax.sentences import scoring as sentence_scoring
+from hcl_jax.sentences import scoring
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
-from hcl_jax.training import step as step_lib
 
 _LENGTHS = (8, 16, 24, 32, 50)
 
 
-class SentenceReader:
-  """Embeds sentences and scores the embeddings.
+class Retrieval:
+  """Measures how well sentences of a text find their neighbors.
+
+  A sentence looks among a batch, in the order of the text, as in training.
 
   Args:
     config: the whole configuration.
     task: has the encoders.
-    vocabulary: the words that they know.
-    validation: text to retrieve sentences from.
-    tasks: labeled sentences to score on, if any.
-    poll: called before every batch; raises to leave early.
+    text: to retrieve sentences from.
   """
 
   def __init__(
       self,
       config: ml_collections.ConfigDict,
       task: quick_thoughts.QuickThoughts,
-      *,
-      vocabulary: vocabulary_lib.Vocabulary,
-      validation: sentence_data.Sentences,
-      tasks: tuple[scored_tasks.SentenceTask, ...] = (),
-      poll: Callable[[], None] = lambda: None,
+      text: sentence_data.Sentences,
   ):
-    self._config, self._task, self._poll = config, task, poll
-    self._vocabulary, self._validation = vocabulary, validation
-    self._tasks = tasks
-    self._embed = embedding.Embedder(task, config, poll)
-    self._retrieve = step_lib.compile_lone(
-        self._count_retrieved, compiler_options=gru.compiler_options()
-    )
-
-  def evaluate(
-      self, state: state_lib.TrainState, protocols: tuple[str, ...]
-  ) -> experiment_lib.Scores:
-    """Scores by name, between 0 and 1 but for losses, and what they are from.
-
-    Names are ``retrieval/MEASURE`` and, by the protocol ``'sentences'``, those
-    of :func:`sentence_scoring.score_tasks`.
-    """
-    scores = {}
-    if 'retrieval' in protocols:
-      result = self.retrieval(state)
-      scores |= {f'retrieval/{name}': value for name, value in result.items()}
-    if 'sentences' in protocols:
-      encoders = sentence_scoring.Encoders(
-          self._task,
-          state_lib.evaluated_params(state),
-          self._vocabulary,
-      )
-      scores |= sentence_scoring.score_tasks(
-          encoders, self._tasks, self._config, self._poll
-      )
-    return scores
-
-  def features(
-      self,
-      state: state_lib.TrainState,
-      sentences: Sequence[np.ndarray],
-      progress: Callable[[int], None] = lambda done: None,
-  ) -> np.ndarray:
-    """Both embeddings of sentences, each of length one, as one vector.
-
-    Args:
-      state: has the parameters.
-      sentences: words of each, as ids of the vocabulary.
-      progress: called with the number of sentences embedded so far.
-
-    Returns:
-      ``[n, 2 dim]``, in the order given.
-    """
-    params = state_lib.evaluated_params(state)
-    return self._embed(params, sentences, progress)
-
-  def retrieval(self, state: state_lib.TrainState) -> dict[str, float]:
-    """How well sentences of the validation split find their neighbours.
-
-    A sentence looks among a batch, in the order of the text, as in training.
-
-    Returns:
-      ``accuracy``, the share of sentences whose highest score, themselves
-      apart, is a neighbour's; and ``loss``, their mean standard loss (without
-      beta and tau_plus, so that runs can be compared).
-    """
-    config = self._config
-    batches = sentence_data.SentenceBatches(
-        self._validation,
+    self._config, self._task = config, task
+    self._batches = sentence_data.SentenceBatches(
+        text,
         seed=0,
         batch_size=config.data.batch_size,
         max_length=config.data.max_length,
         lengths=lengths(config.data.max_length),
     )
-    count = config.evaluate.retrieval_batches or len(batches)
-    sums = np.zeros(3)
-    for number in range(min(count, len(batches))):
-      self._poll()
-      batch = batches.batch(number)._asdict()
-      sums += self._retrieve({}, state, step_lib.split_rows(batch, 1))
-    hits, losses, anchors = sums
-    return {
-        'accuracy': float(hits / max(anchors, 1)),
-        'loss': float(losses / max(anchors, 1)),
-    }
+    self._count = jax.jit(
+        self._count_retrieved, compiler_options=gru.compiler_options()
+    )
 
-  def _count_retrieved(self, _, state, batch):
-    """Hits, losses, and sentences that have a neighbour."""
+  def __call__(
+      self,
+      state: state_lib.TrainState,
+      poll: experiment_lib.Poll = lambda: None,
+  ) -> Iterator[tuple[str, scores_lib.Score]]:
+    """Yields the scores of a state.
+
+    Args:
+      state: has the parameters.
+      poll: called before every batch; raises to leave.
+
+    Yields:
+      ``retrieval/accuracy``, the share of sentences whose highest score, of
+      all but themselves, is a neighbor's; and ``retrieval/loss``, their mean
+      standard loss (without beta and tau_plus, so that runs can be compared).
+    """
+    count = self._config.evaluate.retrieval_batches or len(self._batches)
+    sums = np.zeros(3)
+    for number in range(min(count, len(self._batches))):
+      poll()
+      batch = self._batches.batch(number)
+      sums += self._count(state, batch)
+    hits, losses, anchors = sums
+    share, loss = hits / max(anchors, 1), losses / max(anchors, 1)
+    yield 'retrieval/accuracy', scores_lib.Score(share)
+    yield 'retrieval/loss', scores_lib.Score(loss, 'loss')
+
+  def _count_retrieved(self, state, batch):
+    """Returns hits, losses, and sentences that have a neighbor."""
     loss = self._config.loss
     params = state_lib.evaluated_params(state)
     embeddings, _ = self._task.embed(
@@ -136,8 +88,8 @@ class SentenceReader:
         *embeddings,
         window=loss.window,
         self_pair=loss.self_pair,
-        segments=batch['segment'],
-        where=batch['index'] >= 0,
+        segments=batch.segment,
+        where=batch.index >= 0,
     )
     best, is_anchor = _best(*embeddings, batch, loss.window)
     return jnp.stack([
@@ -145,14 +97,46 @@ class SentenceReader:
     ] + [jnp.sum(is_anchor, dtype=jnp.float32)])
 
 
+def make(
+    config: ml_collections.ConfigDict,
+    task: quick_thoughts.QuickThoughts,
+    train: sentence_data.Sentences,
+    validation: sentence_data.Sentences,
+    tasks: tuple[scored_tasks.SentenceTask, ...],
+) -> dict[str, experiment_lib.Evaluator]:
+  """Makes the evaluators of a configuration.
+
+  Args:
+    config: the whole configuration.
+    task: has the encoders.
+    train: has the words that they know.
+    validation: text to retrieve sentences from.
+    tasks: labeled sentences to score on, if any.
+
+  Returns:
+    Evaluators by protocol.
+  """
+
+  def score_tasks(state, poll):
+    encoders = scoring.Encoders(
+        task, state_lib.evaluated_params(state), train.vocabulary
+    )
+    return scoring.score_tasks(encoders, tasks, config, poll).items()
+
+  return {
+      'retrieval': Retrieval(config, task, validation),
+      'sentences': score_tasks,
+  }
+
+
 def lengths(max_length: int) -> tuple[int, ...]:
-  """What batches may be padded to."""
+  """Returns what batches may be padded to."""
   return (*(x for x in _LENGTHS if x < max_length), max_length)
 
 
 def _best(left, right, batch, window):
-  """Whether the best of the others is a neighbour, and who has neighbours."""
-  there, segment = batch['index'] >= 0, batch['segment']
+  """Returns whether the best other is a neighbor, and who has neighbors."""
+  there, segment = batch.index >= 0, batch.segment
   row = jnp.arange(left.shape[0])
   distance = jnp.abs(row[:, None] - row[None, :])
   others = there[None, :] & (distance > 0)

@@ -1,179 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration of sentences stands for."""
+"""Makes the experiment that a configuration of sentences describes."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
+import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
 import ml_collections
 import numpy as np
-import optax
 
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import data as sentence_data
-from hcl_jax.sentences import evaluate as sentence_readout
+from hcl_jax.sentences import evaluate
+from hcl_jax.sentences import inspect
 from hcl_jax.sentences import scored_tasks
-from hcl_jax.sentences import scoring as sentence_scoring
+from hcl_jax.sentences import scoring
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.storage import threads
-from hcl_jax.training import optimizer as optimizer_lib
-from hcl_jax.training import state as state_lib
-from hcl_jax.training import step as step_lib
-from hcl_jax.training import task as task_lib
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import experiment as experiment_lib
 
 
-class SentenceExperiment(NamedTuple):
-  """All that a run on sentences needs; to the loop, an ``Experiment``.
-
-  One device trains: all sentences of a batch meet.
+class Data(NamedTuple):
+  """Holds the text of an experiment.
 
   Attributes:
-    config: the configuration.
     train: the corpus to train on.
     validation: another one, to score on.
-    epoch: the batches of the former.
-    total_steps: length of the run.
-    task: model and loss.
-    learning_rate: by step.
-    optimizer: with that learning rate.
-    tasks: labelled sentences to score on, if any.
+    tasks: labeled sentences to score on, if any.
   """
 
-  config: ml_collections.ConfigDict
   train: sentence_data.Sentences
   validation: sentence_data.Sentences
-  epoch: sentence_data.SentenceBatches
-  total_steps: int
-  task: task_lib.Task
-  learning_rate: optax.Schedule
-  optimizer: optax.GradientTransformation
-  tasks: tuple[scored_tasks.SentenceTask, ...] = ()
-
-  unit = 'sentences'
-  score = sentence_config.SCORE
-
-  @property
-  def steps_per_epoch(self) -> int:
-    return len(self.epoch)
-
-  @property
-  def rows_per_step(self) -> int:
-    return self.config.data.batch_size
-
-  @property
-  def protocols(self) -> tuple[str, ...]:
-    return sentence_config.final_protocols(self.config)
-
-  @property
-  def devices(self) -> list[jax.Device]:
-    return jax.local_devices()[:1]
-
-  def create_state(self) -> state_lib.TrainState:
-    """The state before the first step."""
-    some = sentences_lib.pack(np.zeros((3, 1), np.int32), np.ones(3, np.int32))
-    state = self.rules().create_state(some._asdict())
-    return jax.device_put(state, state_lib.replicated(self.devices))
-
-  def rules(self) -> step_lib.Rules:
-    return step_lib.configured_rules(self.task, self.optimizer, self.config)
-
-  def make_step(self) -> step_lib.Step:
-    """The function that trains on one batch."""
-    rules = self.rules()
-    step = step_lib.compile_lone(
-        lambda _, state, batch: step_lib.lone_step(rules, state, batch),
-        donate_argnums=1,
-        compiler_options=gru.compiler_options(),
-    )
-    return lambda state, batch: step({}, state, batch)
-
-  def batches(
-      self, first_step: int, num_steps: int
-  ) -> Iterator[dict[str, np.ndarray]]:
-    """Batches first_step, first_step + 1, ..., made ahead in a thread."""
-
-    def make(step):
-      return self.epoch.batch(step)._asdict()
-
-    return threads.map_ahead(make, range(first_step, first_step + num_steps))
-
-  def reader(
-      self, poll: Callable[[], None] = lambda: None
-  ) -> sentence_readout.SentenceReader:
-    """What evaluates; ``poll`` is called on the way and may raise."""
-    return sentence_readout.SentenceReader(
-        self.config,
-        self.task,
-        vocabulary=self.train.vocabulary,
-        validation=self.validation,
-        tasks=self.tasks,
-        poll=poll,
-    )
-
-  def summary(self) -> str:
-    """One line on what was trained and how it is scored."""
-    config = self.config
-    return (
-        f'{config.data.name}: {len(self.train)} sentences, {self.total_steps} '
-        f'steps of {config.data.batch_size}, seed {config.seed}; '
-        f'{len(self.validation)} validation sentences'
-    )
+  tasks: tuple[scored_tasks.SentenceTask, ...]
 
 
 def prepare(
-    config: ml_collections.ConfigDict, *, to_train: bool = True
-) -> SentenceExperiment:
-  """Opens the data of a checked configuration; writes nothing of a run."""
-  del to_train  # one device is always there
+    config: ml_collections.ConfigDict,
+    *,
+    to_train: bool = True,
+    like: experiment_lib.Experiment | None = None,
+) -> experiment_lib.Experiment:
+  """Opens the data of a checked configuration; writes nothing of a run.
+
+  Args:
+    config: the whole configuration.
+    to_train: not used; there always is a device.
+    like: an experiment that differs in hyperparameters only; data and compiled
+      programs are shared.
+
+  Returns:
+    The experiment.
+  """
+  del to_train
   if jax.process_count() > 1:
     raise ValueError(
         f"config.task='quick_thoughts' trains in one process, got "
         f'{jax.process_count()}; give each of them a run of its own.'
     )
-  data = config.data
-  train, validation = (
-      sentence_data.load_sentences(
-          data.name, data_dir=data.dir or None, split=split
-      )
-      for split in (data.train_split, data.validation_split)
+  if like:
+    return dataclasses.replace(
+        like, config=config, **_parts_of_seed(config, like.data)
+    )
+  train, validation = _load(config.data)
+  protocols, tasks = sentence_config.final_protocols(config), ()
+  if 'sentences' in protocols:
+    tasks = scoring.load_tasks(config.evaluate)
+  data = Data(train, validation, tasks)
+  parts = _parts_of_seed(config, data)
+  make_task = functools.partial(
+      quick_thoughts.create,
+      vocabulary_size=len(train.vocabulary),
+      total_steps=config_lib.total_steps(config, parts['steps_per_epoch']),
+      steps_per_epoch=parts['steps_per_epoch'],
   )
-  for split, corpus in (('train', train), ('validation', validation)):
+  return experiment_lib.Experiment(
+      config=config,
+      make_task=make_task,
+      example=sentences_lib.pack(
+          np.zeros((3, 1), np.int32), np.ones(3, np.int32)
+      ),
+      evaluators=evaluate.make(config, make_task(config), *data),
+      protocols=protocols,
+      score=sentence_config.SCORE,
+      rows_per_step=config.data.batch_size,
+      unit='sentences',
+      sample=inspect.sample,
+      data=data,
+      device=jax.local_devices()[0],  # All sentences of a batch meet.
+      compiler_options=gru.compiler_options(),
+      traced=False,
+      **parts,
+  )
+
+
+def _parts_of_seed(config, data):
+  """Returns the parts of an experiment that depend on the seed."""
+  epoch = sentence_data.SentenceBatches(
+      data.train,
+      seed=config.seed,
+      batch_size=config.data.batch_size,
+      order=config.data.order,
+      block_size=config.data.block_size,
+      max_length=config.data.max_length,
+      lengths=evaluate.lengths(config.data.max_length),
+  )
+  total = config_lib.total_steps(config, len(epoch))
+  return {
+      'batches': functools.partial(_batches, epoch),
+      'steps_per_epoch': len(epoch),
+      'summary': (
+          f'{config.data.name}: {len(data.train)} sentences, {total} steps of '
+          f'{config.data.batch_size}, seed {config.seed}; '
+          f'{len(data.validation)} validation sentences'
+      ),
+  }
+
+
+def _batches(epoch, first_step, num_steps):
+  """Returns batches, made ahead in a thread."""
+  steps = range(first_step, first_step + num_steps)
+  return threads.map_ahead(epoch.batch, steps)
+
+
+def _load(data):
+  """Loads the corpora to train on and to validate on."""
+  corpora = []
+  for part in ('train', 'validation'):
+    split = data[f'{part}_split']
+    corpus = sentence_data.load_sentences(
+        data.name, data_dir=data.dir or None, split=split
+    )
     if data.batch_size > len(corpus):
       raise ValueError(
           f'config.data.batch_size must be at most {len(corpus)}, the '
-          f'sentences of config.data.{split}_split='
-          f'{data[f"{split}_split"]!r}, got {data.batch_size}.'
+          f'sentences of config.data.{part}_split={split!r}, got '
+          f'{data.batch_size}.'
       )
-  tasks = ()
-  if 'sentences' in sentence_config.final_protocols(config):
-    tasks = sentence_scoring.load_tasks(config.evaluate)
-  epoch = sentence_data.SentenceBatches(
-      train,
-      seed=config.seed,
-      batch_size=data.batch_size,
-      order=data.order,
-      block_size=data.block_size,
-      max_length=data.max_length,
-      lengths=sentence_readout.lengths(data.max_length),
-  )
-  total = config.train.steps or config.train.epochs * len(epoch)
-  schedule = optimizer_lib.learning_rate(config.optimizer, total, len(epoch))
-  return SentenceExperiment(
-      config=config,
-      train=train,
-      validation=validation,
-      epoch=epoch,
-      total_steps=total,
-      task=quick_thoughts.create(
-          config,
-          vocabulary_size=len(train.vocabulary),
-          total_steps=total,
-          steps_per_epoch=len(epoch),
-      ),
-      learning_rate=schedule,
-      optimizer=optimizer_lib.create(config.optimizer, schedule),
-      tasks=tasks,
-  )
+    corpora.append(corpus)
+  return corpora

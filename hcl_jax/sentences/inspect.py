@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report shows of a run on sentences."""
+"""Shows a run on sentences: embeddings and negatives."""
 
 import numpy as np
 
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate as sentence_readout
-from hcl_jax.sentences import experiment as sentence_experiment
+from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
 
 
 def sample(
-    experiment: sentence_experiment.SentenceExperiment,
-    state: state_lib.TrainState,
+    experiment: experiment_lib.Experiment, state: state_lib.TrainState
 ) -> sample_lib.Sample:
-  """A batch of the validation text; every second pair of neighbours is one."""
-  config, text = experiment.config, experiment.validation
+  """Takes a batch of the validation text; labels join pairs of neighbors."""
+  config, text = experiment.config, experiment.data.validation
   batch = sentence_data.SentenceBatches(
       text,
       seed=0,
@@ -24,13 +23,12 @@ def sample(
       lengths=sentence_readout.lengths(config.data.max_length),
   ).batch(0)
   index, segment = batch.index, batch.segment
-  packed = batch._asdict()
   compared, embedded = (
       sample_lib.compiled(function, state)
       for function in (experiment.task.compared, experiment.task.features)
   )
-  left, right = map(np.asarray, compared(packed))
-  features = np.asarray(embedded(packed))
+  left, right = map(np.asarray, compared(batch))
+  features = np.asarray(embedded(batch))
   there = index >= 0
   left, right, features, index, segment = (
       x[there] for x in (left, right, features, index, segment)

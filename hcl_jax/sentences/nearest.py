@@ -8,7 +8,8 @@ from typing import NamedTuple
 import ml_collections
 
 from hcl_jax import evaluation
-from hcl_jax.sentences import experiment as sentence_experiment
+from hcl_jax.sentences import encode
+from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 
 
@@ -42,28 +43,28 @@ class Finder:
 
   def __init__(
       self,
-      experiment: sentence_experiment.SentenceExperiment,
+      experiment: experiment_lib.Experiment,
       state: state_lib.TrainState,
       *,
       texts: Sequence[str] | None = None,
       max_sentences: int = 50_000,
       progress: Callable[[int], None] = lambda done: None,
   ):
-    self._corpus = experiment.train
-    self._state = state
-    self._reader = experiment.reader()
+    self._corpus = experiment.data.train
+    self._params = state_lib.evaluated_params(state)
+    self._embed = encode.Embedder(experiment.task, experiment.config)
     self._texts = None if texts is None else list(texts[:max_sentences])
     size = len(self._corpus if texts is None else texts)
     self.size = min(size, max_sentences)
     if not self.size:
       raise ValueError('texts must have a sentence or more, got none.')
     tokens = [self._tokens(row) for row in range(self.size)]
-    self._features = self._reader.features(state, tokens, progress)
+    self._features = self._embed(self._params, tokens, progress)
 
   def find(self, text: str, k: int = 10) -> list[Found]:
     """Returns the k nearest sentences, the nearest first."""
-    query = self._reader.features(
-        self._state, [self._corpus.vocabulary.encode(text)]
+    query = self._embed(
+        self._params, [self._corpus.vocabulary.encode(text)]
     )
     cosines, rows = evaluation.nearest_neighbors(self._features, query, k=k)
     return [

@@ -15,11 +15,11 @@ import numpy as np
 from hcl_jax import evaluation
 from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sentences import encode as embedding
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.sentences import word_vectors
-from hcl_jax.training import experiment as experiment_lib
 
 _FOLDS = 10
 _LOOKED_AT = 1000  # lines of word vectors, before training
@@ -68,7 +68,7 @@ def score_tasks(
     tasks: Sequence[scored_tasks.SentenceTask],
     config: ml_collections.ConfigDict,
     poll: Callable[[], None] = lambda: None,
-) -> experiment_lib.Scores:
+) -> scores_lib.Scores:
   """Embeds the sentences of tasks and scores each task by its protocol.
 
   Args:
@@ -104,7 +104,7 @@ def score_tasks(
       )
       result = _named(task.name, result)
       scores |= result
-      shares = experiment_lib.numbers(result).items()
+      shares = scores_lib.of_numbers(result).items()
       shown.write(', '.join(f'{name} {x:.2%}' for name, x in shares))
   return scores
 
@@ -153,7 +153,7 @@ def _embed(encoders, tasks, config, poll):
   encode = encoders.vocabulary.encode
   ids = [encode(sentence) for task in tasks for sentence in task.sentences]
   unknown = np.mean(np.concatenate(ids) == 0)
-  embed = embedding.Embedder(encoders.task, config, poll)
+  embed = embedding.Embedder(encoders.task, config)
   with progress_lib.Progress(
       len(ids), label='embed', unit='sentences'
   ) as shown:
@@ -161,14 +161,17 @@ def _embed(encoders, tasks, config, poll):
         f'{len(ids)} sentences of {", ".join(task.name for task in tasks)}; '
         f'{unknown:.1%} of their words are unknown'
     )
-    features = embed(encoders.params, ids, shown.update)
+    features = embed(encoders.params, ids, shown.update, poll)
   ends = itertools.accumulate(len(task.sentences) for task in tasks)
   return np.split(features, list(ends)[:-1])
 
 
 def _named(name, result):
-  measures = {f'{name}/{x}': result[x] for x in ('accuracy', 'f1')
-              if x in result}  # fmt: skip
+  measures = {
+      f'{name}/{x}': scores_lib.Score(result[x])
+      for x in ('accuracy', 'f1')
+      if x in result
+  }
   if 'folds' in result:
     return {**measures, f'{name}/folds': result['folds']}
   choice = {x: result[x] for x in ('c', 'inner_score')}

@@ -9,7 +9,6 @@ import ml_collections
 
 import hcl_jax
 from hcl_jax.models import gru
-from hcl_jax.models import packed_text as sentences
 from hcl_jax.training import annealing
 
 
@@ -18,8 +17,8 @@ class QuickThoughts:
   r"""Two encoders f and g, and :func:`hcl_jax.quick_thoughts_loss` on both.
 
   The loss of a batch is the mean over its sentences. What is evaluated of a
-  sentence x is :math:`[f(x) / |f(x)|, g(x) / |g(x)|]`. Batches are the fields
-  of a ``SentenceBatch``, by name, and belong to one device.
+  sentence x is :math:`[f(x) / |f(x)|, g(x) / |g(x)|]`. A batch is a
+  ``SentenceBatch`` and belongs to one device.
 
   Attributes:
     module: the encoders.
@@ -32,28 +31,26 @@ class QuickThoughts:
   loss_knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def init(self, key, batch):
-    variables = self.module.init(key, sentences.SentenceBatch(**batch))
-    return variables['params'], {}
+    return self.module.init(key, batch)['params'], {}
 
   def embed(self, params, state, batch, key, rows):
     del key, rows  # nothing is random
     return self._apply(params, batch), state
 
   def _apply(self, params, batch):
-    batch = sentences.SentenceBatch(**batch)
     return self.module.apply({'params': params}, batch)
 
   def loss(self, embeddings, state, batch, step):
     losses = hcl_jax.quick_thoughts_loss(
         *embeddings, **self._knobs(batch, step)
     )
-    return jnp.mean(losses, where=batch['index'] >= 0)
+    return jnp.mean(losses, where=batch.index >= 0)
 
   def _knobs(self, batch, step):
     return {
         'beta': self.beta(step),
-        'segments': batch['segment'],
-        'where': batch['index'] >= 0,
+        'segments': batch.segment,
+        'where': batch.index >= 0,
         **self.loss_knobs,
     }
 
@@ -84,7 +81,7 @@ def create(
     total_steps: int,
     steps_per_epoch: int,
 ) -> QuickThoughts:
-  """The task that a configuration describes.
+  """Makes the task that a configuration describes.
 
   Args:
     config: the whole configuration.
@@ -110,6 +107,6 @@ def create(
 
 
 def _unit(z):
-  """Rows of length one; 0 stays 0."""
+  """Scales rows to length one; 0 stays 0."""
   length = jnp.linalg.norm(z, axis=-1, keepdims=True)
   return z / jnp.where(length == 0, 1, length)

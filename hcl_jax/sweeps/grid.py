@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The members of a sweep: every combination of the values of some fields."""
+"""Expands a sweep into runs: every combination of the values of fields."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
 import difflib
 import itertools
+import math
 import re
 from typing import Any
 from typing import NamedTuple
@@ -18,21 +19,21 @@ from hcl_jax.training import fields as fields_lib
 PREFIX = '--sweep.'
 
 _RANGE = re.compile(r'(-?\d+):(-?\d+)')
-_MAX_MEMBERS = 100_000
+_MAX_RUNS = 100_000
 _BOOLEANS = {'true': True, 'false': False}
 _WISHES = {
-    int: 'whole numbers',
+    int: 'integers',
     float: 'numbers',
     bool: 'true, false',
-    str: 'words',
+    str: 'strings',
 }
 
 
-class Member(NamedTuple):
-  """One run of a sweep.
+class Run(NamedTuple):
+  """Describes a run of a sweep.
 
   Attributes:
-    number: of the member, from 0.
+    number: of the run, from 0.
     values: of the swept fields, by name.
     config: the whole configuration, checked.
   """
@@ -43,22 +44,19 @@ class Member(NamedTuple):
 
   @property
   def name(self) -> str:
-    return member_name(self.number)
+    """Returns what the files of the run are called."""
+    return f'{self.number:04d}'
 
-  def words(self) -> str:
-    """The values, to show."""
+  @property
+  def label(self) -> str:
+    """Returns the values, to show."""
     return ', '.join(f'{field}={x}' for field, x in self.values.items())
-
-
-def member_name(number: int) -> str:
-  """What the files of a member are called."""
-  return f'{number:04d}'
 
 
 def read_fields(
     config: ml_collections.ConfigDict, arguments: Sequence[str]
 ) -> dict[str, tuple[Any, ...]]:
-  """What to sweep: ``config.sweep``, with the values of flags in its place.
+  """Reads what to sweep: ``config.sweep``, which flags overrule.
 
   Args:
     config: has the fields and, if it likes, a ``sweep`` with values of some.
@@ -81,7 +79,7 @@ def read_fields(
 def read_config(
     config: ml_collections.ConfigDict,
 ) -> dict[str, tuple[Any, ...]]:
-  """Values of fields, as the configuration itself gives them.
+  """Reads values of fields that the configuration itself gives.
 
   Args:
     config: ``config.sweep.loss.beta`` has the values of ``config.loss.beta``,
@@ -110,7 +108,7 @@ def read_config(
 def read_flags(
     config: ml_collections.ConfigDict, arguments: Sequence[str]
 ) -> dict[str, tuple[Any, ...]]:
-  """Values of fields, as flags of a command give them.
+  """Reads values of fields that flags of a command give.
 
   Args:
     config: has the fields.
@@ -138,7 +136,7 @@ def read_flags(
 def read_values(
     config: ml_collections.ConfigDict, field: str, text: str
 ) -> tuple[Any, ...]:
-  """Values of a field, as written in a flag.
+  """Reads values of a field, as written in a flag.
 
   Args:
     config: has the field.
@@ -158,7 +156,7 @@ def read_values(
     found = _RANGE.fullmatch(word.strip())
     if found and kind in (int, float):
       low, high = map(int, found.groups())
-      if high - low > _MAX_MEMBERS:
+      if high - low > _MAX_RUNS:
         raise ValueError(f'{name}: {word} has too many values.')
       if low >= high:
         raise ValueError(
@@ -173,55 +171,51 @@ def read_values(
 
 def expand(
     config: ml_collections.ConfigDict, fields: Mapping[str, Sequence[Any]]
-) -> list[Member]:
-  """All combinations, the last field changing fastest.
+) -> list[Run]:
+  """Returns all combinations, the last field changing fastest.
 
   Args:
-    config: what the members have in common; ``sweep`` is not theirs.
+    config: what the runs have in common; ``sweep`` is not theirs.
     fields: values by the name of the field.
 
   Returns:
-    The members; the configuration of each has been checked.
+    The runs; the configuration of each has been checked.
   """
-  count = 1
-  for values in fields.values():
-    count *= len(values)
-  if count > _MAX_MEMBERS:
+  count = math.prod(map(len, fields.values()))
+  if count > _MAX_RUNS:
     raise ValueError(
-        f'the sweep would have {count} members, more than {_MAX_MEMBERS}; give '
-        'fewer values.'
+        f'the sweep would have {count} runs, more than {_MAX_RUNS}; give fewer '
+        'values.'
     )
   common = without_sweep(config)
-  members = []
+  runs = []
   for number, combination in enumerate(itertools.product(*fields.values())):
     values = dict(zip(fields, combination, strict=True))
-    member = Member(number, values, fields_lib.with_values(common, values))
-    domains.check(member.config)
-    members.append(member)
-  return members
+    run = Run(number, values, fields_lib.with_values(common, values))
+    domains.check(run.config)
+    runs.append(run)
+  return runs
 
 
-def groups(members: Sequence[Member]) -> list[list[Member]]:
-  """Members that may be trained together, in the order of the first ones."""
+def groups(runs: Sequence[Run]) -> list[list[Run]]:
+  """Groups runs that share programs, in the order of the first ones."""
   found = {}
-  for member in members:
-    # On images every member is a run of its own.
-    alone = member.number if member.config.task != 'infograph' else None
-    found.setdefault((alone, *not_traced(member)), []).append(member)
+  for run in runs:
+    found.setdefault(_not_traced(run), []).append(run)
   return list(found.values())
 
 
-def not_traced(member: Member) -> tuple[tuple[str, Any], ...]:
-  """Names and values of what was swept beside fields of ``TRACED``."""
+def _not_traced(run):
+  """Returns names and values of swept fields that are not in ``TRACED``."""
   return tuple(
-      (k, x) for k, x in member.values.items() if k not in config_lib.TRACED
+      (k, x) for k, x in run.values.items() if k not in config_lib.TRACED
   )
 
 
 def without_sweep(
     config: ml_collections.ConfigDict,
 ) -> ml_collections.ConfigDict:
-  """A copy of a configuration that has nothing to sweep."""
+  """Copies a configuration without what it has to sweep."""
   copy = config.copy_and_resolve_references()
   with copy.unlocked():
     if 'sweep' in copy:
@@ -240,8 +234,8 @@ def _scalar_type(config, field, name):
   kind = parent.get_type(last)
   if kind not in _WISHES:
     raise ValueError(
-        f'{name}: only a number, a word or a truth value can be swept, and '
-        f'this field holds a {kind.__name__}.'
+        f'{name}: only an int, float, str or bool can be swept, and this '
+        f'field holds a {kind.__name__}.'
     )
   return kind
 

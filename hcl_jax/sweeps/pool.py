@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of a sweep side by side, each in a process with cores of its own.
+"""Trains runs side by side, each in a process with cores of its own.
 
 Otherwise the cores work on one run after the other. The processes share
-nothing: a job sends lines to show and, at its end, what came of it. A job whose
-parent is gone saves its run and leaves.
+nothing: a worker sends lines to show and, at its end, its result. A worker
+whose parent is gone saves its run and leaves.
 """
 
 import collections
@@ -15,7 +15,6 @@ import io
 import multiprocessing
 from multiprocessing import connection
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -30,6 +29,7 @@ from hcl_jax import domains
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
+from hcl_jax.sweeps import slots
 from hcl_jax.training import finite
 from hcl_jax.training import loop
 
@@ -44,145 +44,142 @@ _ERRORS = (
 )
 
 
-class JobFailed(RuntimeError):
-  """A process ended without a word, as one does that is killed, or a bug."""
+class WorkerFailed(RuntimeError):
+  """A worker process died without a result, by a signal or a bug."""
 
 
-def check(num_jobs: int) -> None:
-  """Raises ValueError where so many runs cannot have cores of their own."""
+def check(num_processes: int) -> None:
+  """Raises ValueError if so many runs cannot have cores of their own."""
   cores = joblib.cpu_count()
-  if not 1 <= num_jobs <= cores:
+  if not 1 <= num_processes <= cores:
     raise ValueError(
         f'--jobs must be between 1 and {cores}, the cores that there are; got '
-        f'{num_jobs}.'
+        f'{num_processes}.'
     )
-  if num_jobs > 1 and jax.default_backend() != 'cpu':
+  if num_processes > 1 and jax.default_backend() != 'cpu':
     raise ValueError(
-        f'--jobs={num_jobs} needs a CPU, where runs share out the cores; the '
+        f'--jobs={num_processes} needs a CPU, where runs share the cores; the '
         f'backend is {jax.default_backend()!r}, of which a run takes all.'
     )
 
 
-def train_member(member: grid.Member, folder: pathlib.Path) -> dict[str, Any]:
-  """Trains a member as a run of its own.
+def train_run(job: slots.Job) -> slots.Result:
+  """Trains a run of a sweep.
 
   Args:
-    member: of a sweep.
-    folder: of the run; resumed if it holds this run.
+    job: the run and its folder; resumed if it holds this run.
 
   Returns:
-    What to write down: ``scores``, or the ``failure`` of a run whose loss or
-    gradient was not finite.
+    The ``scores``, or the ``failure`` of a run whose loss or gradient was not
+    finite.
   """
   try:
-    experiment = domains.make_experiment(member.config)
-    return {'scores': loop.train(experiment, folder, label=member.words())}
+    experiment = domains.make_experiment(job.run.config)
+    scores = loop.train(experiment, job.folder, label=job.run.label)
+    return {'scores': scores}
   except finite.NonFiniteError as error:
     return {'failure': str(error)}
 
 
-def train_members(
-    members: Sequence[tuple[grid.Member, pathlib.Path]],
-    num_jobs: int,
+def train(
+    jobs: Sequence[slots.Job],
+    num_processes: int,
     poll: Callable[[], None],
     show: Callable[[str], None],
-) -> Iterator[tuple[grid.Member, dict[str, Any]]]:
-  """Trains members, so many at a time.
+) -> Iterator[tuple[grid.Run, slots.Result]]:
+  """Trains runs, so many at a time.
 
-  Where ``poll`` raises or a job fails, the other jobs save their runs and
-  leave, and then that error is raised.
+  Where ``poll`` raises or a process fails, the other processes save their runs
+  and leave, and then that error is raised.
 
   Args:
-    members: each with the folder of its run.
-    num_jobs: how many are trained at a time; checked before.
-    poll: called now and then; raises to leave.
-    show: gets the lines of all jobs.
+    jobs: the runs.
+    num_processes: how many are trained at a time; checked before.
+    poll: called often; raises to leave.
+    show: gets the lines of all processes.
 
   Yields:
-    Members in the order in which they end, with what came of each as
-    :func:`train_member` says.
+    Runs in the order in which they end, with results as of :func:`train_run`.
   """
-  waiting = collections.deque(members)
-  shares = _shares_of_cores(num_jobs)
-  jobs: dict[connection.Connection, _Job] = {}
+  waiting = collections.deque(jobs)
+  shares = _shares_of_cores(num_processes)
+  workers: dict[connection.Connection, _Worker] = {}
   problem = None
   try:
-    while jobs or (waiting and problem is None):
+    while workers or (waiting and problem is None):
       while waiting and shares and problem is None:
-        job = _start(*waiting.popleft(), shares.pop())
-        jobs[job.receiver] = job
-      for receiver in connection.wait(list(jobs), _POLL_SECONDS):
-        kind, value = _receive(jobs[receiver])
+        worker = _start(waiting.popleft(), shares.pop())
+        workers[worker.receiver] = worker
+      for receiver in connection.wait(list(workers), _POLL_SECONDS):
+        kind, value = _receive(workers[receiver])
         if kind == 'line':
           show(value)
           continue
-        job = jobs.pop(receiver)
-        shares.append(job.cores)
-        if kind == 'outcome':
-          yield job.member, value
+        worker = workers.pop(receiver)
+        shares.append(worker.cores)
+        if kind == 'result':
+          yield worker.run, value
         else:
           problem = problem or value
-          _ask_to_leave(jobs)
+          _ask_to_leave(workers)
       if problem is None:
         try:
           poll()
         except loop.Interrupted as stop:
           problem = stop
-          _ask_to_leave(jobs)
+          _ask_to_leave(workers)
   finally:
-    _ask_to_leave(jobs)
-    for job in jobs.values():
-      job.process.join()
-  if isinstance(problem, loop.Interrupted):
-    poll()  # Says how much of the whole is finished.
+    _ask_to_leave(workers)
+    for worker in workers.values():
+      worker.process.join()
   if problem is not None:
     raise problem
 
 
-class _Job(NamedTuple):
-  """A process that trains a member, and the end where its words arrive."""
+class _Worker(NamedTuple):
+  """Is a process that trains a run, and where its messages arrive."""
 
-  member: grid.Member
+  run: grid.Run
   process: multiprocessing.Process
   receiver: connection.Connection
   cores: frozenset[int]
 
 
-def _start(member, folder, cores) -> _Job:
+def _start(job, cores) -> _Worker:
   context = multiprocessing.get_context('spawn')  # JAX has threads.
   receiver, sender = context.Pipe(duplex=False)
-  process = context.Process(target=_work, args=(sender, member, folder))
+  process = context.Process(target=_work, args=(sender, job))
   with _pinned(cores):
     process.start()
-  sender.close()  # Or the end of the job would not end the pipe.
-  return _Job(member, process, receiver, cores)
+  sender.close()  # Or the end of the process would not end the pipe.
+  return _Worker(job.run, process, receiver, cores)
 
 
-def _receive(job: _Job) -> tuple[str, Any]:
-  """``'line'``, ``'outcome'`` or ``'error'``, and what it is."""
-  words = job.member.words()
+def _receive(worker: _Worker) -> tuple[str, Any]:
+  """Receives ``'line'``, ``'result'`` or ``'error'``, and what it is."""
+  label = worker.run.label
   try:
-    kind, value = job.receiver.recv()
+    kind, value = worker.receiver.recv()
   except EOFError:
-    job.process.join()
-    return 'error', JobFailed(
-        f'the process of {words} ended with status {job.process.exitcode}. '
+    worker.process.join()
+    return 'error', WorkerFailed(
+        f'the process of {label} ended with status {worker.process.exitcode}. '
         'The same command continues.'
     )
   if kind == 'line':
-    return kind, value if value.startswith(words) else f'{words}: {value}'
-  job.process.join()
+    return kind, value if value.startswith(label) else f'{label}: {value}'
+  worker.process.join()
   return kind, value
 
 
-def _ask_to_leave(jobs) -> None:
-  for job in jobs.values():
-    job.process.terminate()
+def _ask_to_leave(workers) -> None:
+  for worker in workers.values():
+    worker.process.terminate()
 
 
 @contextlib.contextmanager
 def _pinned(cores: frozenset[int]) -> Iterator[None]:
-  """This thread on some cores only, and a process that it starts.
+  """Pins this thread, and a process that it starts, to some cores.
 
   A process that pins itself has imported numpy by then, whose threads for all
   cores would wait for each other on one.
@@ -198,25 +195,25 @@ def _pinned(cores: frozenset[int]) -> Iterator[None]:
     os.sched_setaffinity(0, before)
 
 
-def _work(sender, member, folder) -> None:
-  """What a job does."""
-  # A terminal sends Ctrl-C to all; the parent tells its jobs to leave.
+def _work(sender, job) -> None:
+  """Does the work of a process."""
+  # A terminal sends Ctrl-C to all; the parent tells its workers to leave.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   sys.stderr = _Lines(sender)
   try:
-    message = 'outcome', train_member(member, folder)
+    message = 'result', train_run(job)
   except Exception as error:
     message = 'error', _plain(error)
   _send(sender, message)
 
 
 def _plain(error: Exception) -> Exception:
-  """The error with nothing but its message, so that it can be sent."""
+  """Strips an error to its message, so that it can be sent."""
   for kind in _ERRORS:
     if isinstance(error, kind):
       return kind(str(error))
-  return JobFailed('\n'.join(traceback.format_exception(error)))
+  return WorkerFailed('\n'.join(traceback.format_exception(error)))
 
 
 def _leave_with_parent() -> None:
@@ -248,7 +245,7 @@ class _Lines(io.TextIOBase):
 
 
 def _shares_of_cores(number: int) -> list[frozenset[int]]:
-  """The cores in so many parts; empty ones where cores cannot be chosen."""
+  """Divides the cores; into empty parts where cores cannot be chosen."""
   if not hasattr(os, 'sched_setaffinity'):
     return [frozenset()] * number
   cores = sorted(os.sched_getaffinity(0))

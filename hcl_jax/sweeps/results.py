@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of sweeps, read back from their directories and joined."""
+"""Keeps the results of a sweep as JSON, and joins those of several sweeps."""
 
-import ast
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import csv
+import io
+import json
 import math
 import os
 import pathlib
@@ -14,52 +17,192 @@ import ml_collections
 import numpy as np
 
 from hcl_jax import domains
+from hcl_jax import reporting
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.sweeps import tally
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
 
+CSV = 'results.csv'
+_FOLDER, _FOLDER_OF_0_1 = 'runs', 'members'
 _DATA_SET = 'data.name'
 
 
+def folder(workdir: pathlib.Path) -> pathlib.Path:
+  """Returns where the runs of a sweep have their files."""
+  before = workdir / _FOLDER_OF_0_1
+  return before if before.is_dir() else workdir / _FOLDER
+
+
+class SweepResults:
+  """Keeps what is known of the runs so far, in the directory of the sweep.
+
+  A run has a file of its own, written whole when it is finished, so a sweep
+  that is stopped has lost no finished one.
+
+  Args:
+    workdir: directory of the sweep.
+    runs: all of them.
+  """
+
+  def __init__(self, workdir: pathlib.Path, runs: Sequence[grid.Run]):
+    self._workdir = workdir
+    self._folder = folder(workdir)
+    self._runs = list(runs)
+    self._results = {}
+    for run in runs:
+      path = self._path(run)
+      if path.exists():
+        self._results[run.number] = _read_result(path)
+
+  def __len__(self) -> int:
+    return len(self._results)
+
+  def __contains__(self, run: grid.Run) -> bool:
+    return run.number in self._results
+
+  def run_folder(self, run: grid.Run) -> pathlib.Path:
+    """Returns the directory of a run."""
+    return self._folder / run.name
+
+  def add(self, run: grid.Run, result: Mapping[str, Any]) -> None:
+    """Writes a finished run.
+
+    Args:
+      run: the run.
+      result: ``scores``, or the ``failure`` of a run without any.
+    """
+    record = {
+        'values': run.values,
+        'kinds': scores_lib.kinds(result.get('scores', {})),
+        **result,
+    }
+    path = self._path(run)
+    path.parent.mkdir(exist_ok=True)
+    reporting.write_json(path, record)
+    self._results[run.number] = _with_kinds(record)
+
+  def scores(self, run: grid.Run) -> dict[str, scores_lib.Score]:
+    """Returns the scores of a finished run; none if it failed."""
+    return scores_lib.of_numbers(self._results[run.number]['scores'])
+
+  def failures(self) -> list[str]:
+    """Returns a line for each run that failed."""
+    return [
+        f'{run.label}: {self._results[run.number]["failure"]}'
+        for run in self._finished()
+        if self._results[run.number].get('failure')
+    ]
+
+  def write(self) -> None:
+    """Writes ``results.csv`` and ``results.md`` of what is finished."""
+    reporting.write_text(self._workdir / CSV, self.csv())
+    reporting.write_text(
+        self._workdir / 'results.md', self.markdown() + '\n'
+    )
+
+  def csv(self) -> str:
+    """Returns a line for each finished run: its number, values and scores."""
+    names = self._score_names()
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(['run', *self._runs[0].values, *names])
+    for run in self._finished():
+      scores = self.scores(run)
+      cells = [scores.get(name, '') for name in names]
+      writer.writerow([run.number, *run.values.values(), *cells])
+    return file.getvalue()
+
+  def markdown(self) -> str:
+    """Returns mean and standard deviation of shares over seeds, in percent."""
+    fields = [x for x in self._runs[0].values if x != 'seed']
+    names = [x for x, kind in self._score_names().items() if kind == 'share']
+    rows = {}
+    for run in self._finished():
+      key = tuple(run.values[field] for field in fields)
+      rows.setdefault(key, []).append(self.scores(run))
+    lines = []
+    for key, scores in rows.items():
+      cells = [
+          reporting.spread([x[name] for x in scores if name in x])
+          for name in names
+      ]
+      lines.append([*map(str, key), str(len(scores)), *cells])
+    return reporting.markdown_table(
+        [*fields, 'runs', *names], lines, words=len(fields)
+    )
+
+  def _finished(self):
+    return [run for run in self._runs if run in self]
+
+  def _score_names(self):
+    """Returns the kinds of all scores by name."""
+    return {
+        name: score.kind
+        for run in self._finished()
+        for name, score in self.scores(run).items()
+    }
+
+  def _path(self, run):
+    return self._folder / f'{run.name}.json'
+
+
+def _read_result(path):
+  try:
+    return _with_kinds(json.loads(path.read_text(encoding='utf-8')))
+  except (ValueError, AttributeError, OSError) as error:
+    raise workdir_lib.WorkdirError(
+        f'{path} cannot be read: {error}. Without this file its run is trained '
+        'again.'
+    ) from error
+
+
+def _with_kinds(record):
+  scores = record.get('scores', {})
+  kinds = record.get('kinds', {})
+  return {**record, 'scores': scores_lib.with_kinds(scores, kinds)}
+
+
 class Results(NamedTuple):
-  """Finished members of one sweep or more, as columns.
+  """Holds the finished runs of one sweep or more, as columns.
 
   Attributes:
-    fields: values of all members, by the name of the field: the data set, what
+    fields: values of all runs, by the name of the field: the data set, what
       was swept, and what the sweeps differ in.
-    scores: of all members, by name; NaN where a member has none.
-    curves: of all members, epochs and the score that was measured on the way;
+    scores: of all runs, by name; NaN where a run has none.
+    kinds: of the scores, by name.
+    curves: of all runs, epochs and the score that was measured during training;
       empty where there is none.
     curve_score: name of that score.
   """
 
   fields: dict[str, list[Any]]
   scores: dict[str, np.ndarray]
+  kinds: dict[str, scores_lib.Kind]
   curves: list[tuple[np.ndarray, np.ndarray]]
   curve_score: str
 
 
-class _Member(NamedTuple):
-  """What is known of a member."""
+class _Run(NamedTuple):
+  """Holds what is known of a run."""
 
   values: dict[str, Any]
-  scores: dict[str, float]
+  scores: dict[str, scores_lib.Score]
   curve: tuple[np.ndarray, np.ndarray]
 
 
 class _Sweep(NamedTuple):
-  """A directory, its configuration, and its members."""
+  """Holds a directory, its configuration, and its runs."""
 
   workdir: pathlib.Path
   config: ml_collections.ConfigDict
-  members: list[_Member]
+  runs: list[_Run]
 
 
 def read(workdirs: Sequence[str | os.PathLike]) -> Results:
-  """Reads ``results.csv`` of one sweep, or of several that go together.
+  """Reads the results of one sweep, or of several that go together.
 
   Args:
     workdirs: directories of the sweeps.
@@ -74,31 +217,36 @@ def read(workdirs: Sequence[str | os.PathLike]) -> Results:
   sweeps = [_read_sweep(pathlib.Path(workdir)) for workdir in workdirs]
   fields = _swept_fields(sweeps) | _different_fields(sweeps)
   fields |= dict.fromkeys([_DATA_SET])
-  members = {}
+  runs = {}
   for sweep in sweeps:
-    for member in sweep.members:
+    for run in sweep.runs:
       key = tuple(
-          member.values[field]
-          if field in member.values
+          run.values[field]
+          if field in run.values
           else fields_lib.get(sweep.config, field)
           for field in fields
       )
-      if key in members:
+      if key in runs:
         words = ', '.join(map('{}={}'.format, fields, key))
         raise ValueError(f'{sweep.workdir}: {words} is there twice.')
-      members[key] = member
-  names = dict.fromkeys(name for x in members.values() for name in x.scores)
+      runs[key] = run
+  kinds = {
+      name: score.kind
+      for run in runs.values()
+      for name, score in run.scores.items()
+  }
   return Results(
       fields={
-          field: [key[k] for key in members] for k, field in enumerate(fields)
+          field: [key[k] for key in runs] for k, field in enumerate(fields)
       },
       scores={
           name: np.array(
-              [x.scores.get(name, math.nan) for x in members.values()]
+              [run.scores.get(name, math.nan) for run in runs.values()]
           )
-          for name in names
+          for name in kinds
       },
-      curves=[x.curve for x in members.values()],
+      kinds=kinds,
+      curves=[run.curve for run in runs.values()],
       curve_score=domains.main_score(sweeps[0].config),
   )
 
@@ -110,33 +258,37 @@ def _read_sweep(workdir):
         f'{workdir} holds a single run; give the directory of a sweep, which '
         'python -m hcl_jax.sweep makes.'
     )
-  path = workdir / tally.CSV
   config = grid.without_sweep(config)
   domains.fill_defaults(config)
-  try:
-    with open(path, encoding='utf-8', newline='') as file:
-      rows = list(csv.DictReader(file))
-    return _Sweep(
-        workdir, config, [_read_member(workdir, config, row) for row in rows]
-    )
-  except FileNotFoundError as error:
+  runs = list(_read_runs(workdir, config))
+  if not runs:
     raise FileNotFoundError(
-        f'{workdir} has no {tally.CSV}: no member of the sweep is finished yet.'
-    ) from error
-  except (ValueError, TypeError, csv.Error) as error:
-    raise ValueError(f'{path} cannot be read: {error}.') from error
+        f'{workdir} has no results: no run of the sweep is finished yet.'
+    )
+  return _Sweep(workdir, config, runs)
 
 
-def _read_member(workdir, config, row):
-  values = {k: _value(text) for k, text in row.items() if _is_field(k)}
-  scores = {k: float(text or 'nan') for k, text in row.items() if '/' in k}
-  config = fields_lib.with_values(config, values)
-  folder = tally.run_folder(workdir, grid.member_name(int(row['member'])))
-  return _Member(values, scores, _read_curve(folder, config))
+def _read_runs(workdir, config) -> Iterator[_Run]:
+  for path in sorted(folder(workdir).glob('[0-9]*.json')):
+    result = _read_result(path)
+    values = result.get('values')
+    if not isinstance(values, dict) or not all(
+        isinstance(x, bool | int | float | str) for x in values.values()
+    ):
+      raise ValueError(
+          f'{path} must have values of swept fields, got {values!r}.'
+      )
+    yield _Run(
+        values,
+        scores_lib.of_numbers(result['scores']),
+        _read_curve(
+            path.with_suffix(''), fields_lib.with_values(config, values)
+        ),
+    )
 
 
 def _read_curve(folder, config):
-  """Epochs, and the score that chooses the best step, of a finished run.
+  """Reads epochs and the score that chooses the best step of a finished run.
 
   The length of an epoch is that of the data; what is known here is how many
   epochs the steps of the whole run are.
@@ -144,34 +296,21 @@ def _read_curve(folder, config):
   records = metrics_lib.read_metrics(folder) if folder.is_dir() else []
   name = domains.main_score(config)
   by_step = {x['step']: x[name] for x in records if name in x}
-  if config.train.get('steps') or not by_step:
+  if config.train.get('steps') or len(by_step) < 2:
     return np.zeros(0), np.zeros(0)
   steps = np.array(sorted(by_step))
   share = steps / max(x['step'] for x in records)
   return share * config.train.epochs, np.array([by_step[x] for x in steps])
 
 
-def _is_field(column):
-  return column != 'member' and '/' not in column
-
-
-def _value(text):
-  """A number or a truth value, or else a word."""
-  try:
-    value = ast.literal_eval(text)
-  except (ValueError, SyntaxError, RecursionError, MemoryError):
-    return text
-  return value if isinstance(value, (bool, int, float)) else text
-
-
 def _swept_fields(sweeps):
   return dict.fromkeys(
-      field for sweep in sweeps for x in sweep.members for field in x.values
+      field for sweep in sweeps for run in sweep.runs for field in run.values
   )
 
 
 def _different_fields(sweeps):
-  """Fields of which configurations have different values, swept or not."""
+  """Returns fields that configurations differ in, swept or not."""
   first, *others = sweeps
   names = fields_lib.flatten(first.config)
   for sweep in others:

@@ -1,144 +1,307 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on graphs that one device trains as one."""
+"""Trains runs that share programs side by side: a thread for each device."""
 
+import collections
+from collections.abc import Iterator
 from collections.abc import Sequence
+from concurrent import futures
+import contextlib
+import dataclasses
 import functools
+import pathlib
+import queue
+import threading
+from typing import Any
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import joblib
 import numpy as np
 
-from hcl_jax.graphs import experiment as graph_experiment
-from hcl_jax.models import graph_batch as graphs_lib
+from hcl_jax import domains
+from hcl_jax import models
+from hcl_jax.runs import interruption as interruption_lib
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.sweeps import grid
-from hcl_jax.training import config as config_lib
-from hcl_jax.training import state as state_lib
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import finite
+from hcl_jax.training import loop
 from hcl_jax.training import step as step_lib
 
-# Steps that may be under way before the loss of an older one is fetched.
-_LAG = 2
+Result = dict[str, Any]
 
 
-class Trained(NamedTuple):
-  """What is left of a member at the end of its training.
+class Job(NamedTuple):
+  """Is a run to train, and the folder of it."""
 
-  Attributes:
-    losses: of every step, float32 ``[steps]``.
-    grad_norms: the same.
-    features: embeddings of all graphs, in the order of the set.
-  """
-
-  losses: np.ndarray
-  grad_norms: np.ndarray
-  features: np.ndarray
-
-  def failed_at(self) -> int | None:
-    """The first step whose loss or gradient was not finite, from 1."""
-    bad = ~(np.isfinite(self.losses) & np.isfinite(self.grad_norms))
-    return int(bad.argmax()) + 1 if bad.any() else None
+  run: grid.Run
+  folder: pathlib.Path
 
 
-class Lane:
-  """Trains so many members at a time on a device.
+def default_per_device(num_runs: int, num_devices: int) -> int:
+  """Returns one on a CPU, where more are slower for each; otherwise a share."""
+  if jax.default_backend() == 'cpu':
+    return 1
+  return -(-num_runs // num_devices)
 
-  One member is trained by the very program that a run by itself has, several by
-  its ``vmap``. Devices are not mapped over: a program for several of them is
-  compiled to other rounding.
+
+def train(
+    jobs: Sequence[Job],
+    first: experiment_lib.Experiment,
+    *,
+    devices: Sequence[jax.Device | None],
+    per_device: int,
+    interruption: interruption_lib.Interruption,
+    progress: progress_lib.Progress | None,
+) -> Iterator[tuple[grid.Run, Result]]:
+  """Trains runs that differ in hyperparameters only.
+
+  A run by itself on a device is trained by the very program that ``train`` has;
+  several by its ``vmap``. Devices are not mapped over: a program for several of
+  them is compiled to other rounding.
 
   Args:
-    experiment: what the members have in common.
-    device: where to train.
-    width: how many members there are at a time.
+    jobs: the runs.
+    first: an experiment of one of them.
+    devices: where to train, one or more runs on each at a time; one None for
+      runs that use all devices.
+    per_device: how many runs a device trains at a time.
+    interruption: entered by the caller; where it was requested, all runs save
+      their states and leave.
+    progress: counts the steps of all runs; None: each run has its own.
+
+  Yields:
+    Runs in the order in which they end, each with its ``scores``, or with the
+    ``failure`` of a loss or gradient that was not finite.
+
+  Raises:
+    Exception: of a run that could not go on, after the others have left.
   """
+  waiting = collections.deque(
+      jobs[i : i + per_device] for i in range(0, len(jobs), per_device)
+  )
+  shown = None if progress is None else _SharedProgress(progress)
 
-  def __init__(
-      self,
-      experiment: graph_experiment.GraphExperiment,
-      device: jax.Device,
-      width: int,
-  ):
-    self._experiment = experiment
-    self._sharding = state_lib.replicated([device])
+  def work(device):
+    slot = _Slot(first, device, per_device, interruption, shown)
+    while not interruption.requested:
+      try:
+        some = waiting.popleft()
+      except IndexError:
+        return
+      yield from slot.train(some)
+
+  if len(devices) == 1:
+    yield from work(devices[0])
+  else:
+    yield from _in_threads(work, devices, interruption)
+
+
+def _in_threads(work, devices, interruption):
+  """Yields what work on each device yields, as it comes."""
+  results = queue.Queue()
+
+  def put_results(device):
+    for result in work(device):
+      results.put(result)
+
+  with futures.ThreadPoolExecutor(len(devices)) as pool:
+    slots = [pool.submit(put_results, device) for device in devices]
+    try:
+      while not all(slot.done() for slot in slots) or not results.empty():
+        # Waking up lets Python handle signals.
+        with contextlib.suppress(queue.Empty):
+          yield results.get(timeout=0.1)
+        if any(slot.done() and slot.exception() for slot in slots):
+          interruption.requested = True
+    finally:
+      interruption.requested |= not all(slot.done() for slot in slots)
+  errors = [slot.exception() for slot in slots if slot.exception()]
+  # The error of a run says more than that others were interrupted for it.
+  errors.sort(key=lambda error: isinstance(error, loop.Interrupted))
+  for error in errors:
+    raise error
+
+
+class _Slot:
+  """Trains up to so many runs at a time on a device."""
+
+  def __init__(self, first, device, width, interruption, shown):
+    self._first = dataclasses.replace(first, device=device)
+    self._device = device
     self._width = width
-    of_all = jax.vmap if width > 1 else lambda function: function
-    self._init = jax.jit(of_all(self._create_state))
-    self._take_step = step_lib.compile_lone(
-        of_all(functools.partial(graph_experiment.take_step, experiment)),
+    self._interruption = interruption
+    self._shown = shown
+    self._programs = self._first.programs()
+    self._stacked_step = jax.jit(
+        jax.vmap(functools.partial(step_lib.single_step, self._first.build)),
         donate_argnums=1,
+        compiler_options=dict(
+            self._first.compiler_options or models.compiler_options()
+        ),
     )
-    self._embed = step_lib.compile_lone(of_all(self._features))
 
-  def start(
-      self,
-      members: Sequence[grid.Member],
-      epochs: Sequence[Sequence[graphs_lib.GraphBatch]],
-  ) -> None:
-    """Begins with members, each with the batches of its epochs."""
-    knobs = _stack(
-        [config_lib.hyperparameters(member.config) for member in members]
-    )
-    batches = [
-        jax.tree.map(
-            lambda x: x[None], _stack([batch._asdict() for batch in batches])
+  def train(self, jobs: Sequence[Job]) -> Iterator[tuple[grid.Run, Result]]:
+    """Trains runs together if they can be, or else one by one."""
+    experiments = [
+        dataclasses.replace(
+            domains.make_experiment(job.run.config, like=self._first),
+            device=self._device,
         )
-        for batches in zip(*epochs, strict=True)
+        for job in jobs
     ]
-    self._knobs, self._batches, self._state = jax.device_put(
-        (knobs, batches, self._init(knobs)), self._sharding
-    )
-    self._metrics = []
+    if len(jobs) > 1 and len({*map(_shapes, experiments)}) == 1:
+      yield from self._train_stacked(jobs, experiments)
+    else:
+      for job, experiment in zip(jobs, experiments, strict=True):
+        yield job.run, self._train_alone(job, experiment)
 
-  def step(self) -> float:
-    """Begins the next step; the mean loss of one that ought to be done."""
-    batch = self._batches[len(self._metrics) % len(self._batches)]
-    self._state, metrics = self._take_step(self._knobs, self._state, batch)
-    self._metrics.append(metrics)
-    known = self._metrics[max(len(self._metrics) - 1 - _LAG, 0)]
-    return float(np.mean(known['loss']))
+  def _progress(self, job):
+    if self._shown is None:
+      return None
+    return _RunProgress(self._shown, job.run.label)
 
-  def finish(self) -> list[Trained]:
-    """What came of the members."""
-    arrays = zip(
-        self._of_steps('loss'),
-        self._of_steps('grad_norm'),
-        self._all_features(),
-        strict=True,
-    )
-    return [Trained(*of_member) for of_member in arrays]
+  def _train_alone(self, job, experiment) -> Result:
+    try:
+      scores = loop.train(
+          experiment,
+          job.folder,
+          label=job.run.label,
+          programs=self._programs,
+          interruption=self._interruption,
+          progress=self._progress(job),
+      )
+      return {'scores': scores}
+    except finite.NonFiniteError as error:
+      return {'failure': str(error)}
 
-  def _create_state(self, knobs):
-    experiment = graph_experiment.with_knobs(self._experiment, knobs)
-    return experiment.rules().create_state(
-        experiment.graphs.batch([0])._asdict()
-    )
+  def _train_stacked(self, jobs, experiments):
+    with contextlib.ExitStack() as stack:
+      runs = [
+          stack.enter_context(
+              loop.open_run(
+                  experiment,
+                  job.folder,
+                  self._programs.init,
+                  label=job.run.label,
+                  interruption=self._interruption,
+                  progress=self._progress(job),
+              )
+          )
+          for job, experiment in zip(jobs, experiments, strict=True)
+      ]
+      together = len({run.first_step for run in runs}) == 1
+      if together:
+        failures = {}
+        states = self._take_steps(runs, experiments, failures)
 
-  def _features(self, knobs, state, batch):
-    experiment = graph_experiment.with_knobs(self._experiment, knobs)
-    return experiment.task.features(
-        state_lib.evaluated_params(state), state.task_state, batch
-    )
+        def finish(i):
+          if i in failures:
+            return {'failure': failures[i]}
+          return {'scores': runs[i].finish(_entry(states, i))}
 
-  def _of_steps(self, name):
-    """A metric ``[members, steps]``."""
-    values = [np.asarray(metrics[name]) for metrics in self._metrics]
-    return np.stack(values, axis=-1).reshape(self._width, -1)
+        with futures.ThreadPoolExecutor(joblib.cpu_count()) as pool:
+          finished = list(pool.map(finish, range(len(runs))))
+        yield from zip([job.run for job in jobs], finished, strict=True)
+    if not together:
+      for job, experiment in zip(jobs, experiments, strict=True):
+        yield job.run, self._train_alone(job, experiment)
 
-  def _all_features(self):
-    """``[members, graphs, dim]``, graphs in the order of the set."""
-    parts, index = [], []
-    for batch in self._batches:
-      out = np.asarray(self._embed(self._knobs, self._state, batch))
-      parts.append(out.reshape(self._width, *out.shape[-2:]))
-      index.append(np.reshape(batch['index'], (self._width, -1)))
-    features = np.concatenate(parts, axis=1)
-    # Padding has the index -1 and comes first.
-    order = np.argsort(np.concatenate(index, axis=1), axis=1, kind='stable')
-    order = order[:, -len(self._experiment.graphs) :]
-    return np.take_along_axis(features, order[:, :, None], axis=1)
+  def _take_steps(self, runs, experiments, failures):
+    """Returns the stacked states of the end; notes which runs failed."""
+    # A place that is left over takes the steps of the last run once more.
+    places = [min(i, len(runs) - 1) for i in range(self._width)]
+
+    def stack(trees, library=np):
+      return jax.tree.map(
+          lambda *x: library.stack(x), *(trees[i] for i in places)
+      )
+
+    hyperparameters = stack([x.hyperparameters for x in experiments])
+    states = stack([run.begin() for run in runs], jnp)
+    for batches in zip(*(run.batches() for run in runs), strict=True):
+      states, metrics = self._stacked_step(
+          hyperparameters, states, stack(batches)
+      )
+      interrupted, not_saved = None, []
+      for i, run in enumerate(runs):
+        if i in failures:
+          continue
+        try:
+          run.after_step(
+              batches[i],
+              {name: _Entry(x, i) for name, x in metrics.items()},
+              functools.partial(_entry, states, i),
+          )
+          not_saved.append(i)
+        except finite.NonFiniteError as error:
+          failures[i] = str(error)
+        except loop.Interrupted as error:
+          interrupted = error
+      if interrupted is not None:
+        for i in not_saved:  # The signal came after their turn.
+          runs[i].save(_entry(states, i))
+        raise interrupted
+      if len(failures) == len(runs):
+        break
+    return states
 
 
-def _stack(trees):
-  """Arrays of several members as one; of one member as they are."""
-  if len(trees) == 1:
-    return trees[0]
-  return jax.tree.map(lambda *arrays: np.stack(arrays), *trees)
+class _Entry(NamedTuple):
+  """Is an entry of an array on a device, fetched with all others at once."""
+
+  array: jax.Array
+  index: int
+
+  def __float__(self):
+    return float(np.asarray(self.array)[self.index])
+
+
+def _entry(tree, index):
+  return jax.tree.map(lambda x: x[index], tree)
+
+
+def _shapes(experiment):
+  """Returns the shapes of the batches of an epoch."""
+  epoch = experiment.batches(0, experiment.steps_per_epoch)
+  return tuple(tuple(map(np.shape, jax.tree.leaves(x))) for x in epoch)
+
+
+class _SharedProgress:
+  """Counts the steps of several runs on one bar."""
+
+  def __init__(self, progress: progress_lib.Progress):
+    self._progress = progress
+    self._lock = threading.Lock()
+    self._done = 0
+
+  def add(self, steps: int, loss: Any) -> None:
+    """Adds steps of a run."""
+    with self._lock:
+      self._done += steps
+      self._progress.update(self._done, loss=loss)
+
+  def write(self, text: str) -> None:
+    """Prints a line."""
+    with self._lock:
+      self._progress.write(text)
+
+
+class _RunProgress:
+  """Shows a run as a part of several."""
+
+  def __init__(self, shared: _SharedProgress, label: str):
+    self._shared = shared
+    self._label = label
+    self._done = 0
+
+  def update(self, step: int, loss: Any = None) -> None:
+    """Says that a step is done."""
+    self._shared.add(step - self._done, loss)
+    self._done = step
+
+  def write(self, text: str) -> None:
+    """Prints a line that names the run."""
+    named = text.startswith(self._label)
+    self._shared.write(text if named else f'{self._label}: {text}')

@@ -1,41 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the members of a sweep, group after group."""
+"""Trains and evaluates the runs of a sweep, group after group."""
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import os
 import pathlib
 import sys
 from typing import Any
 
+from flax import traverse_util
 import jax
 import ml_collections
-import numpy as np
 
 from hcl_jax import domains
 from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import compilation
 from hcl_jax.sweeps import grid
-from hcl_jax.sweeps import members as members_lib
-from hcl_jax.sweeps import pool as jobs_lib
-from hcl_jax.sweeps import tally as tally_lib
+from hcl_jax.sweeps import pool as pool_lib
+from hcl_jax.sweeps import results as results_lib
+from hcl_jax.sweeps import slots
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
 
 
 class Sweep:
-  """A configuration and values of some of its fields; all of it checked.
+  """Is a configuration and values of some of its fields; all of it checked.
 
   Args:
-    config: what the members have in common.
+    config: what the runs have in common.
     fields: values by the name of the field.
-    members_per_device: how many members of a group a device trains at a time;
-      None: as :func:`members.default_members_per_device`.
-    num_jobs: how many runs on images or sentences are trained at a time, each
-      in a process with a share of the cores.
+    runs_per_device: how many small runs a device trains at a time; None: as
+      :func:`slots.default_per_device`.
+    num_processes: how many runs are trained at a time, each in a process with
+      a share of the cores; small runs have a core each without it.
 
   Raises:
     ValueError: a value cannot work; the message names its field.
@@ -47,10 +50,10 @@ class Sweep:
       config: ml_collections.ConfigDict,
       fields: Mapping[str, Sequence[Any]],
       *,
-      members_per_device: int | None = None,
-      num_jobs: int = 1,
+      runs_per_device: int | None = None,
+      num_processes: int = 1,
   ):
-    jobs_lib.check(num_jobs)
+    pool_lib.check(num_processes)
     if config.get('compare'):
       raise ValueError(
           f'config.compare must be () in a sweep, got {config.compare}; sweep '
@@ -60,38 +63,40 @@ class Sweep:
       raise ValueError(
           f'a sweep runs in one process, got {jax.process_count()}.'
       )
+    small = domains.small_runs(config)
+    if small and num_processes > 1:
+      raise ValueError(
+          f'--jobs={num_processes} is for runs that use all cores; those of '
+          f'config.domain={domains.domain_of(config)!r} train one on each core '
+          'without it.'
+      )
+    if runs_per_device and not small:
+      raise ValueError(
+          f'--runs_per_device={runs_per_device} is for small runs; one of '
+          f'config.domain={domains.domain_of(config)!r} uses a whole device.'
+      )
     self._fields = {field: tuple(values) for field, values in fields.items()}
     self._config = config
-    self._per_device = members_per_device
-    self._num_jobs = num_jobs
-    self.members = grid.expand(config, self._fields)
-    graphs = [x for x in self.members if x.config.task == 'infograph']
-    if graphs and num_jobs > 1:
-      raise ValueError(
-          f'--jobs={num_jobs} is for runs on images and sentences; those on '
-          'graphs use every core without it.'
-      )
-    self._graphs = members_lib.load_graphs(graphs)
-    # Of the others, what cannot work is found before anything is written.
-    seen = set()
-    for member in self.members:
-      fixed = grid.not_traced(member)
-      if member.config.task != 'infograph' and fixed not in seen:
-        domains.make_experiment(member.config)
-        seen.add(fixed)
+    self._small = small
+    self._per_device = runs_per_device
+    self._num_processes = num_processes
+    self.runs = grid.expand(config, self._fields)
+    for group in grid.groups(self.runs):
+      # What cannot work is found before anything is written.
+      domains.make_experiment(group[0].config)
 
-  def run(self, workdir: str | os.PathLike) -> tally_lib.Tally:
-    """Trains and evaluates the members that are not finished yet.
+  def run(self, workdir: str | os.PathLike) -> results_lib.SweepResults:
+    """Trains and evaluates the runs that are not finished yet.
 
     Args:
       workdir: directory of the sweep; everything is written there.
 
     Returns:
-      The results of all members.
+      The results of all runs.
 
     Raises:
       workdir.ConfigMismatch: the directory holds another sweep, or a run.
-      loop.Interrupted: SIGTERM or Ctrl-C came; finished members are saved.
+      loop.Interrupted: SIGTERM or Ctrl-C came; finished runs are saved.
     """
     with workdir_lib.claim(workdir):
       return self._run(
@@ -104,161 +109,126 @@ class Sweep:
       )
 
   def _run(self, workdir):
-    tally = tally_lib.Tally(pathlib.Path(workdir), self.members)
+    workdir = pathlib.Path(workdir)
+    results = results_lib.SweepResults(workdir, self.runs)
     with interruption_lib.Interruption() as interruption:
+      try:
+        for run, result in self._finished(workdir, results, interruption):
+          results.add(run, result)
+          results.write()
+      except loop.Interrupted as stop:
+        raise self._interrupted(results) from stop
+      if interruption.requested and len(results) < len(self.runs):
+        raise self._interrupted(results)
+    results.write()
+    return results
 
-      def leave_if_asked():
-        if interruption.requested:
-          raise loop.Interrupted(
-              f'stopped with {len(tally)} of {len(self.members)} members '
-              'finished, which are saved'
-          )
-
-      alone = []
-      for group in grid.groups(self.members):
-        leave_if_asked()
-        if all(member in tally for member in group):
-          continue
-        if group[0].config.task == 'infograph':
-          self._run_group(group, tally, leave_if_asked)
-        else:
-          alone += group
-      if alone:
-        with compilation.shared(pathlib.Path(workdir)):
-          self._run_alone(alone, tally, leave_if_asked)
-    tally.write()
-    return tally
-
-  def _run_alone(self, members, tally, leave_if_asked):
-    """Members as runs of their own, in folders of their own."""
-    if self._num_jobs == 1:
-      for member in members:
-        leave_if_asked()
-        folder = tally.run_folder(member)
-        tally.add(member, **jobs_lib.train_member(member, folder))
-        tally.write()
+  def _finished(self, workdir, results, interruption):
+    """Yields runs as they end, each with its result."""
+    if self._num_processes > 1:
+      jobs = self._todo(self.runs, results)
+      with compilation.shared(workdir):
+        yield from self._train_in_processes(jobs, results, interruption)
       return
+    for group in grid.groups(self.runs):
+      jobs = self._todo(group, results)
+      if jobs and not interruption.requested:
+        yield from self._train_group(jobs, interruption, len(group))
+
+  def _todo(self, runs, results):
+    return [
+        slots.Job(run, results.run_folder(run))
+        for run in runs
+        if run not in results
+    ]
+
+  def _train_in_processes(self, jobs, results, interruption):
+    def poll():
+      if interruption.requested:
+        raise loop.Interrupted
 
     def show(line):
       print(line, file=sys.stderr, flush=True)
 
-    finished = jobs_lib.train_members(
-        [(member, tally.run_folder(member)) for member in members],
-        self._num_jobs,
-        leave_if_asked,
-        show,
-    )
-    for member, result in finished:
-      tally.add(member, **result)
-      tally.write()
+    finished = pool_lib.train(jobs, self._num_processes, poll, show)
+    for run, result in finished:
+      yield run, result
       show(
-          f'{_outcome(member, tally.scores(member))} '
-          f'({len(tally)} of {len(self.members)} members are finished)'
+          f'{_outcome(run, result)} ({len(results)} of {len(self.runs)} runs '
+          'are finished)'
       )
 
-  def _run_group(self, members, tally, leave_if_asked):
-    """Members together, as many at a time as there are places."""
-    todo = [member for member in members if member not in tally]
-    data = members[0].config.data
-    graphs = self._graphs[data.name, data.dir]
-    devices = jax.local_devices()
-    per_device = self._per_device or members_lib.default_members_per_device(
-        len(todo), len(devices)
-    )
-    per_device = min(per_device, len(todo))
-    group = members_lib.Group(
-        members,
-        graphs,
-        devices=devices[: -(-len(todo) // per_device)],
-        members_per_device=per_device,
-    )
-    starts = range(0, len(todo), group.size)
-    label = _label(members[0])
-    with progress_lib.Progress(
-        len(starts) * group.total_steps,
-        batch_size=group.size * len(graphs) / group.steps_per_epoch,
-        label=label,
-        unit='graphs',
-    ) as progress:
-      progress.write(
-          f'{label}: {len(todo)} of {len(members)} members to train, '
-          f'{group.size} at a time'
+  def _train_group(
+      self, jobs, interruption, size
+  ) -> Iterator[tuple[grid.Run, slots.Result]]:
+    """Trains runs that share programs and data."""
+    first = domains.make_experiment(jobs[0].run.config)
+    devices = jax.local_devices() if first.device else [None]
+    per_device = 1
+    if self._small:
+      per_device = self._per_device or slots.default_per_device(
+          len(jobs), len(devices)
       )
-      for number, start in enumerate(starts):
-        block = todo[start : start + group.size]
+    devices = devices[: -(-len(jobs) // per_device)]
+    with contextlib.ExitStack() as stack:
+      progress = None  # Runs that use all devices have a bar each.
+      if first.device:
+        label = _group_label(jobs[0].run)
+        progress = stack.enter_context(
+            progress_lib.Progress(
+                len(jobs) * first.total_steps,
+                batch_size=first.rows_per_step,
+                label=label,
+                unit=first.unit,
+            )
+        )
+        at_a_time = min(len(jobs), len(devices) * per_device)
+        progress.write(
+            f'{label}: {len(jobs)} of {size} runs to train, {at_a_time} at a '
+            'time'
+        )
+      for run, result in slots.train(
+          jobs,
+          first,
+          devices=devices,
+          per_device=per_device,
+          interruption=interruption,
+          progress=progress,
+      ):
+        yield run, result
+        if progress:
+          progress.write(_outcome(run, result))
 
-        def after_step(done, loss, first=number * group.total_steps):
-          progress.update(first + done, loss=loss)
-          leave_if_asked()
-
-        trained = group.train(block, after_step)
-        _finish_block(block, trained, graphs, tally, leave_if_asked)
-        tally.write()
-        for member in block:
-          progress.write(_outcome(member, tally.scores(member)))
+  def _interrupted(self, results):
+    return loop.Interrupted(
+        f'stopped with {len(results)} of {len(self.runs)} runs finished; '
+        'everything is saved'
+    )
 
   def _record(self):
-    """The configuration with the swept values, by which a sweep is known."""
+    """Returns the configuration with the swept values, which names a sweep."""
     first = {field: values[0] for field, values in self._fields.items()}
     record = fields_lib.with_values(self._config, first).to_dict()
-    record['sweep'] = {}
-    for field, values in self._fields.items():
-      *path, name = field.split('.')
-      parent = record['sweep']
-      for part in path:
-        parent = parent.setdefault(part, {})
-      parent[name] = values
+    record['sweep'] = traverse_util.unflatten_dict(self._fields, sep='.')
     return ml_collections.ConfigDict(record)
 
 
-def _label(member):
-  """The data set, and what else the members of a group have in common."""
+def _group_label(run):
+  """Returns the data set, and what else the runs of a group have in common."""
   fixed = [
       str(value)
-      for field, value in member.values.items()
+      for field, value in run.values.items()
       if field not in config_lib.TRACED and field != 'data.name'
   ]
-  return ', '.join([member.config.data.name, *fixed])
+  return ', '.join([run.config.data.name, *fixed])
 
 
-def _outcome(member, scores):
-  words = [
-      f'{name} {x:.2%}'
-      for name, x in scores.items()
-      if name.endswith(('/accuracy', '/top1'))
-  ]
-  return f'{member.words()}: {", ".join(words) or "no scores"}'
-
-
-def _finish_block(block, trained, graphs, tally, poll):
-  """Evaluates members that stayed finite, and writes all of them down."""
-  good = []
-  for member, result in zip(block, trained, strict=True):
-    step = result.failed_at()
-    if step is None:
-      good.append((member, result))
-    else:
-      tally.add(
-          member, failure=f'loss or gradient not finite at step {step}'
-      )
-  config = block[0].config
-  scores = members_lib.evaluate(
-      [result.features for _, result in good],
-      graphs.labels,
-      config.evaluate,
-      poll,
-  )
-  for (member, result), of_member in zip(good, scores, strict=True):
-    tally.add(
-        member,
-        scores=of_member,
-        loss=_curve(result.losses, config.train.log_every_steps),
-    )
-
-
-def _curve(losses, every):
-  """Means of so many steps, by the last of them, as a run logs them."""
-  return {
-      str(end): float(np.mean(losses[end - every : end], dtype=np.float64))
-      for end in range(every, len(losses) + 1, every)
-  }
+def _outcome(run, result):
+  """Returns a line with the main score of each protocol, or what failed."""
+  if 'failure' in result:
+    return f'{run.label}: {result["failure"]}'
+  main = {}
+  for name, score in scores_lib.of_numbers(result['scores']).items():
+    if score.kind == 'share':
+      main.setdefault(name.partition('/')[0], f'{name} {score:.2%}')
+  return f'{run.label}: {", ".join(main.values()) or "no scores"}'

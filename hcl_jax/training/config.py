@@ -158,6 +158,13 @@ def check(
     )
 
 
+def total_steps(
+    config: ml_collections.ConfigDict, steps_per_epoch: int
+) -> int:
+  """Returns the length of a run in steps."""
+  return config.train.steps or config.train.epochs * steps_per_epoch
+
+
 def hyperparameters(
     config: ml_collections.ConfigDict,
 ) -> dict[str, np.ndarray]:

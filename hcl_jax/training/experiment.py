@@ -1,84 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the training loop asks of an experiment."""
+"""Describes an experiment: all that a run needs, whatever its domain."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import functools
 from typing import Any
-from typing import Protocol
+from typing import NamedTuple
 
 import jax
 import ml_collections
 import optax
 
+from hcl_jax.runs import scores as scores_lib
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import optimizer as optimizer_lib
+from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
+from hcl_jax.training import task as task_lib
 
-# Numbers by ``protocol/measure``; some protocols add what these come from.
-Scores = dict[str, Any]
-
-
-class Reader(Protocol):
-  """Evaluates states."""
-
-  def evaluate(
-      self, state: state_lib.TrainState, protocols: tuple[str, ...]
-  ) -> Scores:
-    """Returns scores by ``protocol/measure``."""
+# Called often during a long evaluation; raises to leave it.
+Poll = Callable[[], None]
+# Yields names, as protocol/measure, and scores of a state, the main one first.
+# Some add details that are no scores, such as a list of folds.
+Evaluator = Callable[
+    [state_lib.TrainState, Poll], Iterable[tuple[str, Any]]
+]
 
 
-class Experiment(Protocol):
-  """All that a run needs; making one has checked all that can be.
+class Programs(NamedTuple):
+  """Functions that compile when they are called.
 
   Attributes:
-    config: the configuration.
-    learning_rate: by step.
-    unit: what a batch has rows of.
-    score: what is measured during training and chooses the best step.
+    init: ``hyperparameters -> state`` before the first step.
+    step: ``(hyperparameters, state, batch) -> (state, metrics)``; uses the
+      state up.
+  """
+
+  init: Callable[[step_lib.Hyperparameters], state_lib.TrainState]
+  step: step_lib.Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """All that a run needs; making one has checked all that can be checked.
+
+  Attributes:
+    config: the whole configuration.
+    make_task: makes the task of a configuration whose hyperparameters may be
+      traced.
+    example: some rows, for their shapes.
+    batches: yields the batches ``first_step``, ``first_step + 1``, ... of this
+      process, given that step and their number.
+    evaluators: by protocol.
+    protocols: those of the end of a run.
+    score: the score that is measured during training and chooses the best step.
+    steps_per_epoch: batches of an epoch.
+    rows_per_step: rows of a batch of all processes, on average.
+    unit: what a row is, in the plural.
+    summary: one line on what is trained and how it is scored.
+    sample: takes a sample of what a state makes of the data, to look at; a
+      function of the experiment and the state.
+    data: what the room itself keeps of its data.
+    device: the device that trains; None: all devices of all processes share
+      every batch.
+    num_scored: rows that shares are of, if all are of the same.
+    compiler_options: XLA's, if others than those of image encoders.
+    traced: whether hyperparameters are arguments of compiled programs.
   """
 
   config: ml_collections.ConfigDict
-  learning_rate: optax.Schedule
-  unit: str
+  make_task: Callable[[ml_collections.ConfigDict], task_lib.Task]
+  example: task_lib.Batch
+  batches: Callable[[int, int], Iterator[task_lib.Batch]]
+  evaluators: Mapping[str, Evaluator]
+  protocols: Sequence[str]
   score: str
+  steps_per_epoch: int
+  rows_per_step: float
+  unit: str
+  summary: str
+  sample: Callable[['Experiment', state_lib.TrainState], sample_lib.Sample]
+  data: Any = None
+  device: jax.Device | None = None
+  num_scored: int | None = None
+  compiler_options: Mapping[str, Any] | None = None
+  traced: bool = True
 
-  @property
+  @functools.cached_property
   def total_steps(self) -> int:
     """Returns the length of the run."""
+    return config_lib.total_steps(self.config, self.steps_per_epoch)
 
-  @property
-  def steps_per_epoch(self) -> int:
-    """Returns the batches of an epoch."""
+  @functools.cached_property
+  def learning_rate(self) -> optax.Schedule:
+    """Returns the learning rate by step."""
+    return self._learning_rate(self.config)
 
-  @property
-  def rows_per_step(self) -> float:
-    """Returns the rows of a batch, on average."""
+  @functools.cached_property
+  def task(self) -> task_lib.Task:
+    """Returns the task of the configuration."""
+    return self.make_task(self.config)
 
-  @property
-  def devices(self) -> list[jax.Device]:
-    """Returns the devices that rows of this process go to."""
+  @functools.cached_property
+  def hyperparameters(self) -> step_lib.Hyperparameters:
+    """Returns the numbers that compiled programs take as arguments."""
+    return config_lib.hyperparameters(self.config) if self.traced else {}
 
-  @property
-  def protocols(self) -> tuple[str, ...]:
-    """Returns what the run is scored by at its end."""
+  def build(self, hyperparameters: step_lib.Hyperparameters) -> step_lib.Rules:
+    """Builds task and optimizer; hyperparameters may be traced."""
+    config = fields_lib.with_values(self.config, hyperparameters)
+    optimizer = optimizer_lib.create(
+        config.optimizer, self._learning_rate(config)
+    )
+    return step_lib.Rules(
+        self.make_task(config),
+        optimizer,
+        config.seed,
+        config.optimizer.ema_decay,
+    )
+
+  def programs(self) -> Programs:
+    """Returns programs for this run and those that share its programs.
+
+    Runs share programs if they differ in ``training.config.TRACED`` fields
+    only, which are arguments. They are so in a run by itself too: constants
+    would be compiled to other rounding, and small differences grow.
+    """
+    create = jax.jit(lambda h: self.build(h).create_state(self.example))
+    step = step_lib.make_step(
+        self.build,
+        devices=None if self.device else state_lib.all_devices(),
+        microbatch_size=self.config.train.get('microbatch_size') or None,
+        compiler_options=self.compiler_options,
+    )
+    return Programs(lambda h: self._place(create(h)), step)
 
   def create_state(self) -> state_lib.TrainState:
-    """Returns the state before the first step."""
+    """Creates the state before the first step."""
+    return self.programs().init(self.hyperparameters)
 
-  def make_step(self) -> step_lib.Step:
-    """Returns the function that trains on one batch."""
+  def inspect(self, state: state_lib.TrainState) -> sample_lib.Sample:
+    """Takes a sample of what a state makes of the data, to look at."""
+    return self.sample(self, state)
 
-  def batches(
-      self, first_step: int, num_steps: int
-  ) -> Iterator[dict[str, Any]]:
-    """Yields batches first_step, first_step + 1, ..."""
+  def evaluate(
+      self,
+      state: state_lib.TrainState,
+      protocols: Sequence[str] | None = None,
+      poll: Poll = lambda: None,
+  ) -> scores_lib.Scores:
+    """Scores a state.
 
-  def reader(self, poll: Callable[[], None] = lambda: None) -> Reader:
-    """Returns what evaluates; ``poll`` is called meanwhile and may raise."""
+    Args:
+      state: the state.
+      protocols: names of evaluators; None: those of the end of a run.
+      poll: called often; raises to leave.
 
-  def summary(self) -> str:
-    """Returns one line on what was trained and how it is scored."""
+    Returns:
+      Scores by name.
+    """
+    scores = {}
+    for protocol in self.protocols if protocols is None else protocols:
+      scores |= dict(self.evaluators[protocol](state, poll))
+    return scores
 
+  def _learning_rate(self, config):
+    return optimizer_lib.learning_rate(
+        config.optimizer, self.total_steps, self.steps_per_epoch
+    )
 
-def numbers(scores: Scores) -> dict[str, float]:
-  """Returns the scores that are numbers."""
-  return {name: x for name, x in scores.items() if isinstance(x, float)}
+  def _place(self, state):
+    if self.device is None:
+      return state_lib.replicate(state, state_lib.all_devices())
+    return jax.device_put(state, state_lib.replicated([self.device]))

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hcl_jax.runs import processes
+from hcl_jax.training import task as task_lib
 
 # Fetching the metrics of a step waits for it; those of an older one are there.
 _LAG = 2
@@ -35,7 +36,7 @@ class Watch:
     self._pending = collections.deque()
 
   def add(
-      self, step: int, batch: dict[str, np.ndarray], metrics: dict[str, Any]
+      self, step: int, batch: task_lib.Batch, metrics: dict[str, Any]
   ) -> list[tuple[int, dict[str, float]]]:
     """Takes a step's metrics; returns those of steps that are known by now."""
     self._pending.append((step, batch, metrics))
@@ -59,21 +60,31 @@ class Watch:
     if not bad:
       return
     path = self._workdir / f'not_finite_step_{step}.npz'
-    batch = processes.gather_rows(batch)
+    arrays = processes.gather_rows(_by_name(batch))
     if processes.is_first():
-      np.savez_compressed(path, **batch)
+      np.savez_compressed(path, **arrays)
     last = self._last_checkpoint()
     saved = 'none was saved' if last is None else f'step {last}'
     what = ', '.join(f'{name}={values[name]}' for name in bad)
     raise NonFiniteError(
-        f'step {step} gave {what}. Its batch is in {path} (rows '
-        f'{_some(batch["index"])} of the training split). Last good '
-        f'checkpoint: {saved}. A lower learning rate, a warm-up or '
-        'config.optimizer.clip_norm may help.'
+        f'step {step} gave {what}. Its batch is in {path}'
+        f'{_describe_rows(arrays)}. Last good checkpoint: {saved}. A lower '
+        'learning rate, a warm-up or config.optimizer.clip_norm may help.'
     )
 
 
-def _some(index: np.ndarray) -> str:
-  """The first few row numbers."""
-  words = ', '.join(map(str, index[:8]))
-  return words + (', ...' if len(index) > 8 else '')
+def _by_name(batch: task_lib.Batch) -> dict[str, np.ndarray]:
+  """Returns the arrays of a batch by the path to each."""
+  return {
+      jax.tree_util.keystr(path, simple=True, separator='.'): np.asarray(x)
+      for path, x in jax.tree_util.tree_leaves_with_path(batch)
+  }
+
+
+def _describe_rows(arrays: dict[str, np.ndarray]) -> str:
+  """Returns the numbers of the first few rows, if they have numbers."""
+  if 'index' not in arrays:
+    return ''
+  index = arrays['index']
+  words = ', '.join(map(str, index[:8])) + (', ...' if len(index) > 8 else '')
+  return f' (rows {words} of the training split)'

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: steps, metrics, evaluation and checkpoints."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
 import statistics
+from typing import Any
+from typing import Protocol
 
 import ml_collections
 import numpy as np
@@ -15,12 +18,14 @@ from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import processes
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
+from hcl_jax.training import task as task_lib
 
 # Before a step's number: its loss, in the metrics of a checkpoint.
 _LOSS = 'loss/'
@@ -30,12 +35,25 @@ class Interrupted(Exception):
   """The run was asked to stop, has saved its state and can be resumed."""
 
 
+class Progress(Protocol):
+  """Shows how far a run is, as ``runs.progress.Progress`` does."""
+
+  def update(self, step: int, loss: Any = None) -> None:
+    """Says that a step is done."""
+
+  def write(self, text: str) -> None:
+    """Prints a line."""
+
+
 def train(
     experiment: experiment_lib.Experiment,
     workdir: str | os.PathLike,
     *,
     label: str = 'train',
-) -> experiment_lib.Scores:
+    programs: experiment_lib.Programs | None = None,
+    interruption: interruption_lib.Interruption | None = None,
+    progress: Progress | None = None,
+) -> scores_lib.Scores:
   """Trains to the end of the run, from wherever its workdir stands.
 
   Several processes call this together, with a workdir that all of them see; the
@@ -45,6 +63,9 @@ def train(
     experiment: what to train.
     workdir: directory of the run; everything is written there.
     label: word before the progress bar.
+    programs: those of a run that shares them; None: the experiment's own.
+    interruption: entered already, where runs share one.
+    progress: shows the run; None: a bar of its own.
 
   Returns:
     The scores of the final state by the protocols of the configuration.
@@ -56,38 +77,61 @@ def train(
     finite.NonFiniteError: a loss or gradient was NaN or infinite.
     processes.PeerError: another process could not begin.
   """
-  with claim_workdir(workdir):
-    return _train(
-        experiment, open_workdir(workdir, experiment.config), label
+  programs = programs or experiment.programs()
+  with open_run(
+      experiment,
+      workdir,
+      programs.init,
+      label=label,
+      interruption=interruption,
+      progress=progress,
+  ) as run:
+    state = run.begin()
+    for batch in run.batches():
+      state, metrics = programs.step(experiment.hyperparameters, state, batch)
+      run.after_step(batch, metrics, lambda state=state: state)
+    return run.finish(state)
+
+
+@contextlib.contextmanager
+def open_run(
+    experiment: experiment_lib.Experiment,
+    workdir: str | os.PathLike,
+    init: Callable[[step_lib.Hyperparameters], state_lib.TrainState],
+    *,
+    label: str = 'train',
+    interruption: interruption_lib.Interruption | None = None,
+    progress: Progress | None = None,
+) -> Iterator['Run']:
+  """Opens the directory of a run; arguments are those of :func:`train`."""
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(claim_workdir(workdir))
+    workdir = open_workdir(workdir, experiment.config)
+    checkpoints = stack.enter_context(
+        open_checkpoints(workdir, experiment.config, experiment.score)
     )
-
-
-def _train(experiment, workdir, label):
-  with (
-      open_checkpoints(
-          workdir, experiment.config, experiment.score
-      ) as checkpoints,
-      interruption_lib.Interruption() as interruption,
-  ):
-    state = restore(experiment, checkpoints)
+    if interruption is None:
+      interruption = stack.enter_context(interruption_lib.Interruption())
+    state = restore(experiment, checkpoints, init=init)
     first_step = int(state.step)
-    with (
-        metrics_lib.MetricsWriter(workdir, resume_step=first_step) as writer,
-        progress_lib.Progress(
-            experiment.total_steps,
-            first_step,
-            experiment.rows_per_step,
-            label,
-            unit=experiment.unit,
-        ) as progress,
-    ):
-      if first_step:
-        progress.write(f'{label}: resumes after step {first_step}')
-      run = _Run(
-          experiment, workdir, checkpoints, interruption, writer, progress
+    writer = stack.enter_context(
+        metrics_lib.MetricsWriter(workdir, resume_step=first_step)
+    )
+    if progress is None:
+      progress = stack.enter_context(
+          progress_lib.Progress(
+              experiment.total_steps,
+              first_step,
+              experiment.rows_per_step,
+              label,
+              unit=experiment.unit,
+          )
       )
-      state = run.steps(state, first_step)
-      return run.final_scores(state)
+    if first_step:
+      progress.write(f'{label}: resumes after step {first_step}')
+    yield Run(
+        experiment, workdir, state, checkpoints, interruption, writer, progress
+    )
 
 
 @contextlib.contextmanager
@@ -129,57 +173,111 @@ def restore(
     experiment: experiment_lib.Experiment,
     checkpoints: checkpoint.Checkpoints,
     step: int | None = None,
+    *,
+    init: Callable[..., state_lib.TrainState] | None = None,
 ) -> state_lib.TrainState:
-  """The newest state that can be read, or a fresh one where none is."""
-  state = experiment.create_state()
+  """Restores the newest state that can be read, or creates a fresh one.
+
+  Args:
+    experiment: what was trained.
+    checkpoints: of the run.
+    step: another step than the newest one.
+    init: creates the fresh state; None: the experiment's own program.
+
+  Returns:
+    The state.
+  """
+  init = init or experiment.programs().init
+  state = init(experiment.hyperparameters)
   restored = checkpoints.restore(state, step)
   return state if restored is None else restored[0]
 
 
-class _Run:
-  """The parts of a run that is going on."""
+class Run:
+  """Does everything in a run but take its steps.
+
+  It watches for NaN, logs, evaluates, saves and leaves, as the configuration
+  asks. Made by :func:`open_run`.
+
+  Attributes:
+    workdir: directory of the run.
+    first_step: steps that were done before.
+    done: steps that are done.
+  """
 
   def __init__(
-      self, experiment, workdir, checkpoints, interruption, writer, progress
+      self,
+      experiment: experiment_lib.Experiment,
+      workdir: pathlib.Path,
+      state: state_lib.TrainState,
+      checkpoints: checkpoint.Checkpoints,
+      interruption: interruption_lib.Interruption,
+      writer: metrics_lib.MetricsWriter,
+      progress: Progress,
   ):
     self._experiment = experiment
     self._config = experiment.config
+    self.workdir = workdir
+    self._state = state
     self._checkpoints = checkpoints
     self._interruption = interruption
     self._writer = writer
     self._progress = progress
-    self._reader = experiment.reader(self._poll_evaluation)
     self._best = experiment.score
     self._protocol = self._best.partition('/')[0]
     self._watch = finite.Watch(workdir, self._last_checkpoint)
     self._losses = {}  # by step, since the last line
+    self.first_step = self.done = int(state.step)
 
-  def steps(
-      self, state: state_lib.TrainState, first_step: int
-  ) -> state_lib.TrainState:
-    """Takes all steps that are left."""
-    if first_step:
-      self._take_up(first_step, state)
-    total = self._experiment.total_steps
-    take = self._experiment.make_step()
-    batches = self._experiment.batches(first_step, total - first_step)
-    for done, batch in enumerate(batches, first_step + 1):
-      rows = step_lib.split_rows(batch, len(self._experiment.devices))
-      state, metrics = take(state, rows)
-      self._progress.update(done, loss=metrics['loss'])
-      self._log(self._watch.add(done, batch, metrics))
-      self._pause(done, state)
+  def begin(self) -> state_lib.TrainState:
+    """Returns the state to begin with, after what was left to do with it."""
+    state, self._state = self._state, None  # Steps use it up.
+    if self.first_step:
+      self._take_up(self.first_step, state)
     return state
 
-  def final_scores(self, state: state_lib.TrainState) -> experiment_lib.Scores:
-    """Evaluates by all protocols of the configuration."""
-    protocols = self._experiment.protocols
-    if not protocols:
-      return {}
-    self._progress.write(f'evaluating: {", ".join(protocols)}')
-    scores = self._reader.evaluate(state, protocols)
-    numbers = experiment_lib.numbers(scores)
-    self._writer.write(self._experiment.total_steps, numbers)
+  def batches(self) -> Iterator[task_lib.Batch]:
+    """Yields the batches of all steps that are left."""
+    left = self._experiment.total_steps - self.first_step
+    return self._experiment.batches(self.first_step, left)
+
+  def after_step(
+      self,
+      batch: task_lib.Batch,
+      metrics: dict[str, Any],
+      state: Callable[[], state_lib.TrainState],
+  ) -> None:
+    """Logs, evaluates, saves or leaves, where it is time to.
+
+    Args:
+      batch: of the step.
+      metrics: of the step, still on a device.
+      state: gives the state after the step.
+
+    Raises:
+      finite.NonFiniteError: a loss or gradient was NaN or infinite.
+      Interrupted: a signal came; the state is saved.
+    """
+    self.done += 1
+    self._progress.update(self.done, loss=metrics['loss'])
+    self._log(self._watch.add(self.done, batch, metrics))
+    self._pause(self.done, state)
+
+  def save(self, state: state_lib.TrainState) -> None:
+    """Saves the state after the last step and waits for it."""
+    self._log(self._watch.finish())
+    self._save(state, {}, wait=True)
+
+  def finish(self, state: state_lib.TrainState) -> scores_lib.Scores:
+    """Evaluates by the protocols of the end, and writes the scores."""
+    protocols, scores = self._experiment.protocols, {}
+    if protocols:
+      self._progress.write(f'evaluating: {", ".join(protocols)}')
+      scores = self._experiment.evaluate(state, poll=self._poll_evaluation)
+      numbers = scores_lib.of_numbers(scores)
+      self._writer.write(self._experiment.total_steps, numbers)
+    if processes.is_first():
+      scores_lib.write(self.workdir, {'last step': scores})
     return scores
 
   def _take_up(self, done: int, state: state_lib.TrainState) -> None:
@@ -206,7 +304,7 @@ class _Run:
         self._writer.write(step, values | {'learning_rate': rate})
         self._losses.clear()
 
-  def _pause(self, done: int, state: state_lib.TrainState) -> None:
+  def _pause(self, done, state) -> None:
     """Evaluates, saves or leaves, where it is time to."""
     stop = self._interruption.poll()
     last = done == self._experiment.total_steps
@@ -215,22 +313,27 @@ class _Run:
     if not (stop or last or evaluate or save):
       return
     self._log(self._watch.finish())
-    scores = self._evaluate(done, state) if evaluate and not stop else None
+    scores = self._evaluate(done, state()) if evaluate and not stop else None
     stop = stop or self._interruption.requested
-    losses = {f'{_LOSS}{step}': x for step, x in self._losses.items()}
-    self._checkpoints.save(
-        done, state, metrics=losses | (scores or {}), wait=stop or last
-    )
+    self._save(state(), scores or {}, wait=stop or last)
     if stop:
       raise Interrupted(f'stopped after step {done}, which is saved')
 
+  def _save(self, state, scores, *, wait):
+    losses = {f'{_LOSS}{step}': x for step, x in self._losses.items()}
+    self._checkpoints.save(
+        self.done, state, metrics=losses | scores, wait=wait
+    )
+
   def _evaluate(self, done, state) -> dict[str, float] | None:
-    """Scores on the way; None if a signal came meanwhile."""
+    """Scores during training; returns None if a signal came meanwhile."""
     try:
-      scores = self._reader.evaluate(state, (self._protocol,))
+      scores = self._experiment.evaluate(
+          state, [self._protocol], self._poll_evaluation
+      )
     except Interrupted:
       return None
-    scores = _agreed(experiment_lib.numbers(scores))
+    scores = _agreed(scores_lib.of_numbers(scores))
     self._writer.write(done, scores)
     best = self._best
     self._progress.write(f'step {done}: {best} {scores[best]:.2%}')

@@ -6,6 +6,7 @@ devices, so ``pmean(grad(local_mean))`` is the gradient of the global loss.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import functools
@@ -13,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import optax
 
@@ -22,9 +22,9 @@ from hcl_jax.training import state as state_lib
 from hcl_jax.training import task as task_lib
 
 Metrics = dict[str, jax.Array]
-Knobs = dict[str, np.ndarray]
+Hyperparameters = dict[str, np.ndarray]
 Step = Callable[
-    [state_lib.TrainState, dict[str, np.ndarray]],
+    [Hyperparameters, state_lib.TrainState, task_lib.Batch],
     tuple[state_lib.TrainState, Metrics],
 ]
 
@@ -34,7 +34,7 @@ _READ_BY_LOSS = ('label', 'index')
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  """What a step is made of.
+  """Holds what a step is made of.
 
   Attributes:
     task: the task.
@@ -49,12 +49,12 @@ class Rules:
   ema_decay: float = 0.999
 
   def key(self, step: jax.Array) -> jax.Array:
-    """The key of a step; ``create`` has used number 0 of the seed."""
+    """Returns the key of a step; ``create`` has used number 0 of the seed."""
     root = jax.random.fold_in(jax.random.key(self.seed), 1)
     return jax.random.fold_in(root, step)
 
-  def create_state(self, batch: dict[str, np.ndarray]) -> state_lib.TrainState:
-    """The state before the first step, on one device; rows are for shapes."""
+  def create_state(self, batch: task_lib.Batch) -> state_lib.TrainState:
+    """Creates the state before the first step; rows are for shapes."""
     return state_lib.create(
         self.task,
         self.optimizer,
@@ -64,70 +64,67 @@ class Rules:
     )
 
 
-def configured_rules(
-    task: task_lib.Task,
-    optimizer: optax.GradientTransformation,
-    config: ml_collections.ConfigDict,
-) -> Rules:
-  """Those of a run, with seed and average of its whole configuration."""
-  return Rules(task, optimizer, config.seed, config.optimizer.ema_decay)
+Build = Callable[[Hyperparameters], Rules]
 
 
 def make_step(
-    rules: Rules | Callable[[Knobs], Rules],
+    build: Build,
     *,
-    knobs: Knobs | None = None,
-    microbatch_size: int | None = None,
     devices: Sequence[jax.Device] | None = None,
+    microbatch_size: int | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Step:
-  """The function that trains on one batch.
+  """Makes the function that trains on one batch.
 
   Args:
-    rules: task, optimizer and seed, or the function that makes them of
-      ``knobs``.
-    knobs: numbers that are arguments of the compiled program, so that runs
-      which differ in nothing else have the same one (but constants of it with
-      ``microbatch_size``); None where ``rules`` take none.
+    build: makes task, optimizer and seed of hyperparameters, which are
+      arguments of the compiled program: runs that differ in nothing else have
+      the same one.
+    devices: those that share a batch. Those of other processes may be among
+      them, ``state.all_devices()``; then all processes take the step together,
+      and the state is replicated on all devices. None: the one device that
+      the state is on takes it.
     microbatch_size: rows of a device that are embedded at a time, a divisor of
       them; None for all at once. The gradient is that of the whole batch,
-      except that BatchNorm takes its statistics from a chunk.
-    devices: where to run; None: on all local devices. Those of other
-      processes may be among them, ``state.all_devices()``; then all processes
-      take the step together, and the state is replicated on all devices.
+      except that BatchNorm takes its statistics from a chunk. Needs
+      ``devices``.
+    compiler_options: XLA's; None: those of image encoders.
 
   Returns:
-    ``(state, batch) -> (state, metrics)``; the state given is used up. Arrays
-    of the batch have a leading axis of local devices.
+    ``(hyperparameters, state, batch) -> (state, metrics)``; the state given is
+    used up. The batch has the rows of this process.
   """
-  place = _placer(devices)
+  options = dict(compiler_options or models.compiler_options())
+  if devices is None:
+    return jax.jit(
+        functools.partial(single_step, build),
+        donate_argnums=1,
+        compiler_options=options,
+    )
+  split, join = _splitter(devices), _joiner(devices)
   if microbatch_size is not None:
-    rules = rules if knobs is None else rules(knobs)
-    return _chunked_step(rules, microbatch_size, _mapper(devices), place)
-  options = models.compiler_options()
-  if knobs is None:
-    step = _compiled(map_step(rules, devices), options)
-    return lambda state, batch: step(state, place(batch))
-  step = _compiled(_map_step_of_knobs(rules, devices), options)
-  return lambda state, batch: step(knobs, state, place(batch))
+    take = _chunked_step(
+        build, microbatch_size, _mapper(devices), join, options
+    )
+    return lambda h, state, batch: take(h, state, split(batch))
+  step = _compiled(map_step(build, devices), options)
+  return lambda h, state, batch: step(h, state, join(split(batch)))
 
 
-def map_step(
-    rules: Rules, devices: Sequence[jax.Device] | None = None
-) -> Step:
-  """The step on a whole batch as a mapped function, which can be lowered."""
-  return _mapper(devices)(
-      functools.partial(_whole_step, rules),
-      in_axes=(_REPLICATED, _SPLIT),
-      out_axes=(_REPLICATED, _REPLICATED),
-      donate_argnums=0,
-  )
+def map_step(build: Build, devices: Sequence[jax.Device]) -> Step:
+  """Maps the step on a whole batch over devices; the result can be lowered.
 
+  Args:
+    build: as of :func:`make_step`.
+    devices: those that share a batch.
 
-def _map_step_of_knobs(rules, devices):
-  def step(knobs, state, batch):
-    # optax raises traced decays to whole powers, which may be forbidden.
-    with jax.numpy_dtype_promotion('standard'):
-      return _whole_step(rules(knobs), state, batch)
+  Returns:
+    The step; arrays of its batch have a leading axis of devices.
+  """
+
+  def step(hyperparameters, state, batch):
+    with _promotion():
+      return _whole_step(build(hyperparameters), state, batch)
 
   return _mapper(devices)(
       step,
@@ -135,6 +132,22 @@ def _map_step_of_knobs(rules, devices):
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=1,
   )
+
+
+def single_step(
+    build: Build,
+    hyperparameters: Hyperparameters,
+    state: state_lib.TrainState,
+    batch: task_lib.Batch,
+) -> tuple[state_lib.TrainState, Metrics]:
+  """Takes a step on one device; can be compiled, and mapped over runs."""
+  with _promotion():
+    return _whole_step(build(hyperparameters), state, batch, axis_name=None)
+
+
+def _promotion():
+  """Lets optax raise traced decays to integer powers, if this is forbidden."""
+  return jax.numpy_dtype_promotion('standard')
 
 
 def _compiled(mapped, options=None):
@@ -156,7 +169,7 @@ def _compiled(mapped, options=None):
 
 
 def _mapper(devices):
-  devices = list(devices or jax.local_devices())
+  devices = list(devices)
   return functools.partial(
       jax.pmap,
       axis_name=task_lib.AXIS,
@@ -165,60 +178,27 @@ def _mapper(devices):
   )
 
 
-def _placer(devices):
-  """The function that joins the rows of all processes to one batch."""
-  sharding = _split_over(devices or jax.local_devices())
+def _splitter(devices):
+  """Returns the function that gives a batch an axis of local devices."""
+  here = jax.process_index()
+  count = sum(device.process_index == here for device in devices)
+  return lambda batch: split_rows(batch, count)
+
+
+def _joiner(devices):
+  """Returns the function that joins the split rows of all processes."""
+  sharding = _split_over(devices)
   if sharding.is_fully_addressable:
     return lambda batch: batch
-
-  def place(batch):
-    return {
-        name: jax.make_array_from_process_local_data(sharding, x)
-        for name, x in batch.items()
-    }
-
-  return place
+  return lambda batch: jax.tree.map(
+      lambda x: jax.make_array_from_process_local_data(sharding, x), batch
+  )
 
 
 def _split_over(devices):
   mesh = jax.sharding.Mesh(np.array(devices), (task_lib.AXIS,))
   spec = jax.sharding.PartitionSpec(task_lib.AXIS)
   return jax.sharding.NamedSharding(mesh, spec)
-
-
-def lone_step(
-    rules: Rules, state: state_lib.TrainState, batch: dict[str, jax.Array]
-) -> tuple[state_lib.TrainState, Metrics]:
-  """The step of a run that has one device, for :func:`compile_lone`."""
-  return _whole_step(rules, state, batch, axis_name=None)
-
-
-def compile_lone(
-    function: Callable[..., Any],
-    *,
-    donate_argnums: int | tuple[int, ...] = (),
-    compiler_options: dict[str, str] | None = None,
-) -> Callable[..., Any]:
-  """Compiles a function of knobs, state and batch for the device of the state.
-
-  Args:
-    function: of the three.
-    donate_argnums: arguments that are used up.
-    compiler_options: of the model, if it has others than image encoders.
-
-  Returns:
-    The function. Arrays of the batch have a further leading axis, of length
-    one, as of devices; the others do not.
-  """
-
-  def of_device(knobs, state, batch):
-    return function(knobs, state, jax.tree.map(lambda x: x[0], batch))
-
-  return jax.jit(
-      of_device,
-      donate_argnums=donate_argnums,
-      compiler_options=compiler_options or models.compiler_options(),
-  )
 
 
 def _whole_step(rules, state, batch, axis_name=task_lib.AXIS):
@@ -265,66 +245,77 @@ def _global_rows(batch, first=0, total=None, axis_name=task_lib.AXIS):
   return start + jnp.arange(count, dtype=jnp.int32)
 
 
-def _chunked_step(rules, size, pmap, place):
-  """Embed by chunks, one loss over all, back-propagate by chunks.
+def _chunked_step(build, size, pmap, join, options):
+  """Embeds by chunks, takes one loss over all, back-propagates by chunks.
 
   Chunks are a loop in Python over compiled functions, because XLA runs
   convolutions inside a compiled loop many times slower on a CPU.
   """
+
+  def of_rules(function):
+    def built(hyperparameters, *args):
+      with _promotion():
+        return function(build(hyperparameters), *args)
+
+    return built
+
   embed = pmap(
-      functools.partial(_embed_chunk, rules),
-      in_axes=(*[_REPLICATED] * 3, _SPLIT, _REPLICATED, _REPLICATED),
+      of_rules(_embed_chunk),
+      in_axes=(*[_REPLICATED] * 4, _SPLIT, _REPLICATED, _REPLICATED),
       out_axes=(_SPLIT, _REPLICATED),
   )
-  differentiate = _compiled(_map_loss(rules.task, pmap))
+  differentiate = _compiled(_map_loss(of_rules(_loss_of_chunks), pmap))
   backpropagate = pmap(
-      functools.partial(_backpropagate_chunk, rules),
+      of_rules(_backpropagate_chunk),
       in_axes=(
-          _SPLIT, *[_REPLICATED] * 3, _SPLIT, _SPLIT, _REPLICATED, _REPLICATED
+          _REPLICATED, _SPLIT, *[_REPLICATED] * 3, _SPLIT, _SPLIT, _REPLICATED,
+          _REPLICATED,
       ),  # fmt: skip
       out_axes=_SPLIT,
-      donate_argnums=0,
+      donate_argnums=1,
   )
   finish = pmap(
-      functools.partial(_finish_chunks, rules),
-      in_axes=(_REPLICATED, _SPLIT, _SPLIT, _SPLIT, _SPLIT, _REPLICATED),
+      of_rules(_finish_chunks),
+      in_axes=(*[_REPLICATED] * 2, *[_SPLIT] * 4, _REPLICATED),
       out_axes=(_REPLICATED, _REPLICATED),
-      donate_argnums=0,
+      donate_argnums=1,
   )
   zeros = pmap(
       lambda _, params: jax.tree.map(jnp.zeros_like, params),
       in_axes=(_SPLIT, _REPLICATED),  # pmap wants something that is split
       out_axes=_SPLIT,
   )
-  options = models.compiler_options()
   embed = _compiled(embed, options)
   backpropagate = _compiled(backpropagate, options)
   finish, zeros = _compiled(finish), _compiled(zeros)
 
-  def step(state, batch):
+  def step(hyperparameters, state, batch):
     rows = batch['index'].shape[1]
     starts = range(0, rows, size)
     chunks = [
-        place({name: x[:, start : start + size] for name, x in batch.items()})
+        join({name: x[:, start : start + size] for name, x in batch.items()})
         for start in starts
     ]
-    labels = place({name: batch[name] for name in _READ_BY_LOSS})
+    labels = join({name: batch[name] for name in _READ_BY_LOSS})
     embeddings, task_state = [], state.task_state
     for start, chunk in zip(starts, chunks, strict=True):
       z, task_state = embed(
-          state.params, task_state, state.step, chunk, start, rows
-      )
+          hyperparameters, state.params, task_state, state.step, chunk, start,
+          rows,
+      )  # fmt: skip
       embeddings.append(z)
     loss, cotangents = differentiate(
-        embeddings, state.task_state, labels, state.step
+        hyperparameters, embeddings, state.task_state, labels, state.step
     )
     grads = zeros(loss, state.params)
     for start, chunk, ct in zip(starts, chunks, cotangents, strict=True):
       grads = backpropagate(
-          grads, state.params, state.task_state, state.step, chunk, ct, start,
-          rows,
+          hyperparameters, grads, state.params, state.task_state, state.step,
+          chunk, ct, start, rows,
       )  # fmt: skip
-    return finish(state, loss, grads, embeddings, labels, task_state)
+    return finish(
+        hyperparameters, state, loss, grads, embeddings, labels, task_state
+    )
 
   return step
 
@@ -334,22 +325,23 @@ def _embed_chunk(rules, params, task_state, step, chunk, start, total):
   return rules.task.embed(params, task_state, chunk, rules.key(step), rows)
 
 
-def _map_loss(task, pmap):
-  """The loss, and its derivative by each chunk's embeddings."""
+def _loss_of_chunks(rules, chunks, task_state, batch, step):
+  """Returns the loss, and its derivative by each chunk's embeddings."""
 
-  def loss_of_chunks(chunks, task_state, batch, step):
-    def local_mean(chunks):
-      whole = _concatenate(chunks)
-      return task.loss(whole, task_state, batch, step).mean()
+  def local_mean(chunks):
+    whole = _concatenate(chunks)
+    return rules.task.loss(whole, task_state, batch, step).mean()
 
-    return jax.value_and_grad(local_mean)(chunks)
+  return jax.value_and_grad(local_mean)(chunks)
 
+
+def _map_loss(function, pmap):
   # Axes of each entry, because pmap (jax 0.10) pairs axes with leaves wrongly
   # where arguments and leaves happen to be equally many and one is empty.
   batch_axes = dict.fromkeys(_READ_BY_LOSS, _SPLIT)
   return pmap(
-      loss_of_chunks,
-      in_axes=(_SPLIT, _REPLICATED, batch_axes, _REPLICATED),
+      function,
+      in_axes=(_REPLICATED, _SPLIT, _REPLICATED, batch_axes, _REPLICATED),
       out_axes=(_SPLIT, _SPLIT),
   )
 
@@ -362,8 +354,8 @@ def _backpropagate_chunk(
         rules, params, task_state, step, chunk, start, total
     )[0]
 
-  _, pull_back = jax.vjp(embed, params)
-  return jax.tree.map(jnp.add, grads, pull_back(cotangents)[0])
+  _, transpose = jax.vjp(embed, params)
+  return jax.tree.map(jnp.add, grads, transpose(cotangents)[0])
 
 
 def _finish_chunks(rules, state, loss, grads, embeddings, batch, task_state):
@@ -377,56 +369,94 @@ def _concatenate(chunks):
 
 
 def make_loss(
-    task: task_lib.Task, devices: Sequence[jax.Device] | None = None
+    task: task_lib.Task, devices: Sequence[jax.Device]
 ) -> Callable[..., Any]:
-  """The function ``(chunks, task_state, batch, step) -> loss, cotangents``.
+  """Makes the function that differentiates the loss by embeddings.
 
   Args:
     task: the task.
-    devices: where to run; None: on all local devices.
+    devices: those that share a batch.
 
   Returns:
-    The function. ``chunks`` is a list of embeddings, ``batch`` has 'label' and
-    'index'; the loss is each device's own mean, whose average is the global
-    one.
+    ``(chunks, task_state, batch, step) -> (loss, cotangents)``. ``chunks`` is a
+    list of embeddings, ``batch`` has 'label' and 'index', and all of them have
+    a leading axis of devices; the loss is each device's own mean, whose average
+    is the global one.
   """
-  return _map_loss(task, _mapper(devices))
+  rules = Rules(task, optax.identity(), seed=0)
+  mapped = _map_loss(
+      lambda _, *args: _loss_of_chunks(rules, *args), _mapper(devices)
+  )
+  return functools.partial(mapped, {})
 
 
 def make_features(
-    task: task_lib.Task, devices: Sequence[jax.Device] | None = None
+    task: task_lib.Task,
+    devices: Sequence[jax.Device] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Callable[..., jax.Array]:
-  """The function ``(params, task_state, batch) -> features``.
+  """Makes the function ``(params, task_state, batch) -> features``.
 
-  Arrays of the batch and the features have a leading axis of devices.
+  Args:
+    task: has the features.
+    devices: those that share a batch, whose rows are a multiple of them; None:
+      the one device that the parameters are on.
+    compiler_options: XLA's, for one device; None: those of image encoders.
+
+  Returns:
+    The function; features are ``[rows, dim]``.
   """
+  if devices is None:
+    options = dict(compiler_options or models.compiler_options())
+    return jax.jit(task.features, compiler_options=options)
   in_axes = (_REPLICATED, _REPLICATED, _SPLIT)
-  return _mapper(devices)(task.features, in_axes=in_axes)
+  features = _mapper(devices)(task.features, in_axes=in_axes)
+
+  def call(params, task_state, batch):
+    rows = split_rows(batch, len(devices))
+    return _join_rows(features(params, task_state, rows))
+
+  return call
 
 
 def make_augmented_features(
-    task: task_lib.Task,
-    seed: int,
-    devices: Sequence[jax.Device] | None = None,
+    task: task_lib.Task, seed: int, devices: Sequence[jax.Device]
 ) -> Callable[..., jax.Array]:
-  """The function ``(params, task_state, batch, epoch) -> features``.
+  """Makes the function ``(params, task_state, batch, epoch) -> features``.
 
   Rows are augmented by keys of the seed, the epoch and ``batch['index']``.
+
+  Args:
+    task: has the features.
+    seed: of the augmentation.
+    devices: those that share a batch, whose rows are a multiple of them.
+
+  Returns:
+    The function; features are ``[rows, dim]``.
   """
 
-  def features(params, task_state, batch, epoch):
+  def augmented(params, task_state, batch, epoch):
     key = jax.random.fold_in(jax.random.key(seed), 2)
     key = jax.random.fold_in(key, epoch)
     keys = task_lib.row_keys(key, batch['index'], 1)[:, 0]
     return task.features(params, task_state, batch, keys)
 
   in_axes = (_REPLICATED, _REPLICATED, _SPLIT, None)
-  return _mapper(devices)(features, in_axes=in_axes)
+  features = _mapper(devices)(augmented, in_axes=in_axes)
+
+  def call(params, task_state, batch, epoch):
+    rows = split_rows(batch, len(devices))
+    return _join_rows(features(params, task_state, rows, epoch))
+
+  return call
 
 
-def split_rows(batch: dict[str, Any], devices: int) -> dict[str, Any]:
+def split_rows(batch: task_lib.Batch, devices: int) -> task_lib.Batch:
   """Gives each array a leading axis of devices."""
-  return {
-      name: x.reshape(devices, x.shape[0] // devices, *x.shape[1:])
-      for name, x in batch.items()
-  }
+  return jax.tree.map(
+      lambda x: x.reshape(devices, x.shape[0] // devices, *x.shape[1:]), batch
+  )
+
+
+def _join_rows(x: jax.Array) -> np.ndarray:
+  return np.asarray(x).reshape(-1, x.shape[-1])

@@ -8,7 +8,8 @@ import jax
 
 AXIS = 'batch'  # the mapped axis of devices
 
-Batch = dict[str, jax.Array]
+# A tree of arrays whose rows go together, as the room makes it.
+Batch = Any
 
 
 class Task(Protocol):

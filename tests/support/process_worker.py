@@ -14,6 +14,8 @@ Prints ``batch STEP`` and ``save STEP`` as it comes to them, and the checksum of
 each state that is evaluated.
 """
 
+import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -24,52 +26,40 @@ from unittest import mock
 
 import jax
 import numpy as np
-import optax
 
 from hcl_jax import domains
 from hcl_jax import hosts
 from hcl_jax import train
 from hcl_jax.images import data as image_data
-from hcl_jax.images import evaluate as readout
-from hcl_jax.images import experiment as experiment_lib
+from hcl_jax.images import experiment as image_experiment
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import checksums
+from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields
 from tests.support import compiler
 from tests.support import tiny
 
-_STEPS_PER_EPOCH = 4
 
+class _Experiment(experiment_lib.Experiment):
+  """Prints the states that are evaluated."""
 
-class _Reader(readout.Reader):
-
-  def evaluate(self, state, protocols):
+  def evaluate(self, state, *args, **kwargs):
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(state):
       digest.update(np.asarray(leaf).tobytes())
     print(f'step {int(state.step)} {digest.hexdigest()}', flush=True)
-    return super().evaluate(state, protocols)
+    return super().evaluate(state, *args, **kwargs)
 
 
-class _Experiment(experiment_lib.Experiment):
+def _batches(made, pause, nan_step, first_step, num_steps):
   """Slow, or poisoned in the rows of the last process, if asked to."""
-
-  pause = 0.0
-  nan_step = 0
-
-  def batches(self, first_step, num_steps):
-    made = super().batches(first_step, num_steps)
-    last = jax.process_index() == jax.process_count() - 1
-    for step, batch in enumerate(made, first_step + 1):
-      print(f'batch {step}', flush=True)
-      time.sleep(self.pause)
-      if step == self.nan_step and last:
-        batch['label'][-1] = 99
-      yield batch
-
-  def reader(self, poll=lambda: None):
-    return _Reader(
-        self.config, self.task, bank=self.bank, test=self.test, poll=poll
-    )
+  last = jax.process_index() == jax.process_count() - 1
+  for step, batch in enumerate(made(first_step, num_steps), first_step + 1):
+    print(f'batch {step}', flush=True)
+    time.sleep(pause)
+    if step == nan_step and last:
+      batch['label'][-1] = 99
+    yield batch
 
 
 def _task():
@@ -90,22 +80,21 @@ def _images(rows, seed):
   return image_data.Images(images, np.arange(rows, dtype=np.int32) % 2)
 
 
-def prepare(config, **unused):
+def prepare(pause, nan_step, config):
   """The experiment, whatever data and task the configuration names."""
   # SGD, because Adam hides a gradient that is n-fold.
-  schedule = optax.constant_schedule(0.5)
-  return _Experiment(
-      config=config,
-      train=_images(70, 0),
-      bank=_images(50, 1),
-      test=_images(30, 2),
-      steps_per_epoch=_STEPS_PER_EPOCH,
-      total_steps=_STEPS_PER_EPOCH * config.train.epochs,
-      task=_task(),
-      learning_rate=schedule,
-      optimizer=optax.sgd(schedule, momentum=0.9),
-      make_parts=lambda *_: {},
+  sgd = {'optimizer.name': 'sgd', 'optimizer.learning_rate': 0.5,
+         'optimizer.schedule': 'constant', 'optimizer.warmup_epochs': 0.0,
+         'optimizer.weight_decay': 0.0}  # fmt: skip
+  config = fields.with_values(config, sgd)
+  data = image_experiment.Data(_images(70, 0), _images(50, 1), _images(30, 2))
+  task = _task()
+  made = image_experiment.from_images(config, data, lambda *_, **__: task)
+  parts = {x.name: getattr(made, x.name) for x in dataclasses.fields(made)}
+  parts['batches'] = functools.partial(
+      _batches, made.batches, pause, nan_step
   )
+  return _Experiment(**parts)
 
 
 def _announce_saves():
@@ -135,9 +124,9 @@ def run(*, devices, pause=0.0, nan_step=0, save_pause=0.0):
   # A shell starts background jobs, tests maybe, with SIGINT ignored.
   signal.signal(signal.SIGINT, signal.default_int_handler)
   os.environ['XLA_FLAGS'] = compiler.xla_flags(devices, parts=32)
-  _Experiment.pause, _Experiment.nan_step = pause, nan_step
+  make = functools.partial(prepare, pause, nan_step)
   with (
-      mock.patch.object(domains, 'make_experiment', prepare),
+      mock.patch.object(domains, 'make_experiment', make),
       _announce_saves(),
       _slow_saves(save_pause),
   ):

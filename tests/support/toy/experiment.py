@@ -10,14 +10,14 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax import evaluation
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.training import annealing
 from hcl_jax.training import config as config_lib
-from hcl_jax.training import fields as fields_lib
-from hcl_jax.training import optimizer as optimizer_lib
+from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
-from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
 from tests.support.toy import config as toy_config
+from tests.support.toy import inspect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,113 +60,54 @@ class Points:
   compared = features
 
 
-class Reader:
-  """Asks the nearest neighbor of a point which quarter it is in."""
+def prepare(config, *, to_train=True, like=None):
+  del to_train, like
+  count = config.data.num_points
+  train, test = _points(count, seed=0), _points(count, seed=1)
+  per_epoch = count // config.data.batch_size
+  total = config_lib.total_steps(config, per_epoch)
 
-  def __init__(self, experiment, poll):
-    self._experiment, self._poll = experiment, poll
-
-  def features(self, state, points):
-    self._poll()
-    params = state_lib.evaluated_params(state_lib.local(state))
-    return np.asarray(self._experiment.task.features(params, {}, points))
-
-  def evaluate(self, state, protocols):
-    if 'nearest' not in protocols:
-      return {}
-    data = [
-        x for points in (self._experiment.train, self._experiment.test)
-        for x in (self.features(state, points), points['label'])
-    ]  # fmt: skip
-    found = evaluation.knn_accuracy(*data, num_classes=4, k=1)
-    return {'nearest/accuracy': found['top1']}
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-  """What the loop asks for."""
-
-  config: Any
-  train: dict[str, np.ndarray]
-  test: dict[str, np.ndarray]
-
-  unit = 'points'
-  score = toy_config.SCORE
-
-  @property
-  def steps_per_epoch(self):
-    return len(self.train['index']) // self.config.data.batch_size
-
-  @property
-  def total_steps(self):
-    train = self.config.train
-    return train.steps or train.epochs * self.steps_per_epoch
-
-  @property
-  def rows_per_step(self):
-    return self.config.data.batch_size
-
-  @property
-  def devices(self):
-    return jax.local_devices()
-
-  @property
-  def protocols(self):
-    return tuple(self.config.evaluate.protocols)
-
-  @property
-  def learning_rate(self):
-    return optimizer_lib.learning_rate(
-        self.config.optimizer, self.total_steps, self.steps_per_epoch
-    )
-
-  @property
-  def task(self):
-    loss = self.config.loss
+  def make_task(config):
+    loss = config.loss
     return Points(
-        self.config.model.dim,
-        annealing.beta_schedule(loss, self.total_steps, self.steps_per_epoch),
+        config.model.dim,
+        annealing.beta_schedule(loss, total, per_epoch),
         {'temperature': loss.temperature, 'tau_plus': loss.tau_plus},
     )
 
-  def rules(self):
-    optimizer = optimizer_lib.create(
-        self.config.optimizer, self.learning_rate
-    )
-    return step_lib.configured_rules(self.task, optimizer, self.config)
-
-  def create_state(self):
-    state = self.rules().create_state(_rows(self.train, [0]))
-    return state_lib.replicate(state, state_lib.all_devices())
-
-  def make_step(self):
-    def rules(values):
-      config = fields_lib.with_values(self.config, values)
-      return dataclasses.replace(self, config=config).rules()
-
-    return step_lib.make_step(
-        rules,
-        knobs=config_lib.hyperparameters(self.config),
-        devices=state_lib.all_devices(),
-    )
-
-  def batches(self, first_step, num_steps):
+  def batches(first_step, num_steps):
     for step in range(first_step, first_step + num_steps):
-      rng = np.random.default_rng([self.config.seed, step])
-      order = rng.permutation(len(self.train['index']))
-      yield _rows(self.train, order[: self.config.data.batch_size])
+      rng = np.random.default_rng([config.seed, step])
+      order = rng.permutation(count)
+      yield _rows(train, order[: config.data.batch_size])
 
-  def reader(self, poll=lambda: None):
-    return Reader(self, poll)
+  def nearest(state, poll):
+    """Asks the nearest neighbor of a point which quarter it is in."""
+    poll()
+    task = make_task(config)
+    params = state_lib.evaluated_params(state_lib.local(state))
+    data = [
+        np.asarray(x) for points in (train, test)
+        for x in (task.features(params, {}, points), points['label'])
+    ]  # fmt: skip
+    found = evaluation.knn_accuracy(*data, num_classes=4, k=1)
+    yield 'nearest/accuracy', scores_lib.Score(found['top1'])
 
-  def summary(self):
-    return f'{self.config.data.name}: {self.total_steps} steps'
-
-
-def prepare(config, *, to_train=True):
-  del to_train
-  count = config.data.num_points
-  return Experiment(config, _points(count, seed=0), _points(count, seed=1))
+  return experiment_lib.Experiment(
+      config=config,
+      make_task=make_task,
+      example=_rows(train, [0]),
+      batches=batches,
+      evaluators={'nearest': nearest},
+      protocols=tuple(config.evaluate.protocols),
+      score=toy_config.SCORE,
+      steps_per_epoch=per_epoch,
+      rows_per_step=config.data.batch_size,
+      unit='points',
+      summary=f'{config.data.name}: {total} steps',
+      sample=inspect.sample,
+      data=test,
+  )
 
 
 def _points(count, seed):

@@ -4,11 +4,13 @@
 import numpy as np
 
 from hcl_jax.training import sample as sample_lib
+from hcl_jax.training import state as state_lib
 
 
 def sample(experiment, state) -> sample_lib.Sample:
-  points = experiment.test
-  features = experiment.reader().features(state, points)
+  points = experiment.data
+  params = state_lib.evaluated_params(state_lib.local(state))
+  features = np.asarray(experiment.task.features(params, {}, points))
   units = features / np.linalg.norm(features, axis=1, keepdims=True)
   logits = units @ units.T / np.float32(experiment.config.loss.temperature)
   rows = np.arange(len(units))
