@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from absl import flags
+import tensorflow_datasets as tfds
 
 from hcl_jax import command
 from hcl_jax import domains
@@ -90,17 +91,13 @@ def describe(
     dataset: str, directory: pathlib.Path, *, domain: str | None = None
 ) -> str:
   """Returns where a data set is, what it holds and how to load it."""
-  import tensorflow_datasets as tfds
-
   room = _find_room(dataset, domain)
   name, _, _ = locations.parse(room.full_name(dataset))
   root = directory.parents[2 if directory.parents[1].name == name else 1]
   where = '' if locations.is_default(root) else f', data_dir={str(root)!r}'
   info = tfds.builder_from_directory(directory).info
-  return (
-      f'{dataset} is ready in {directory} '
-      + room.describe(dataset, info, where)
-  )
+  contents = room.describe(dataset, info, where)
+  return f'{dataset} is ready in {directory} {contents}'
 
 
 def main(argv: list[str]) -> None:
@@ -196,8 +193,8 @@ for _room in _rooms():
 if __name__ == '__main__':
   try:
     asked = _rooms(_read_domain(sys.argv))
-    _define_flags(asked[-1])
   except ValueError as error:
     sys.exit(command.refuse('hcl_jax.prepare', error))
-  __doc__ += ''.join(map(_help, dict.fromkeys(asked)))  # of --help
+  _define_flags(asked[-1])
+  __doc__ += ''.join(map(_help, dict.fromkeys(asked)))  # for --help
   command.run('hcl_jax.prepare', main)

@@ -4,6 +4,8 @@
 import pathlib
 import sys
 import tempfile
+import types
+from unittest import mock
 
 from absl import flags
 from absl.testing import flagsaver
@@ -161,6 +163,16 @@ class CommandTest(_Test):
   def test_options_that_there_are_not(self):
     with self.assertRaisesRegex(TypeError, "the option 'image', only.*images"):
       prepare.prepare('x', data_dir=self.data_dir, image='x')
+
+  def test_a_package_that_is_no_room(self):
+    module = types.ModuleType('odd.prepare')
+    module.FLAGS = {}
+    packages = {'odd': types.ModuleType('odd'), 'odd.prepare': module}
+    with (
+        mock.patch.dict(sys.modules, packages),
+        self.assertRaisesRegex(ValueError, '--domain=odd: .* has no full_name'),
+    ):
+      prepare.prepare('x', data_dir=self.data_dir, domain='odd')
 
   @flagsaver.flagsaver
   def test_mistakes(self):

@@ -28,6 +28,8 @@ class Flag(NamedTuple):
 class Room(Protocol):
   """Module ``prepare`` of a room; ``--help`` shows its docstring.
 
+  A room that ``--domain`` names needs neither ``DATASETS`` nor ``owns``.
+
   Attributes:
     FLAGS: its flags by name; ``options`` below has a value for each.
     DATASETS: names that it knows, for messages: ``'tu_graphs/NAME'``.
