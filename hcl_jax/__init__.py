@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contrastive learning with hard negative samples, in JAX.
 
-The losses and schedules are loaded at once, other packages when they are used.
+Losses and schedules load at once; other packages load when they are used.
 """
 
 import importlib

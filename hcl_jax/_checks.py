@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and checks arguments; errors name the argument and what came.
+"""Reads and checks arguments; errors name the argument and its value.
 
-The checks of losses, first in this file, look at shapes, dtypes and Python
-numbers only: a traced value is never inspected, so no check costs anything
-inside a compiled step. Those of analysis and evaluation, which run on the host,
-look at values too: a NaN or an unlabelled row would otherwise pass for a low
-accuracy.
+Checks of losses, first in this file, look at shapes, dtypes and Python numbers
+only: they never inspect a traced value, so they cost nothing inside a compiled
+step. Checks of analysis and evaluation run on the host and look at values too:
+otherwise a NaN or an unlabeled row would look like a low accuracy.
 """
 
 import math
@@ -19,8 +18,8 @@ import numpy as np
 from hcl_jax import _vectors
 
 _ROWS = 4096
-_LARGEST = float(np.finfo(np.float32).max)  # more would be infinite
-_SMALLEST = float(np.finfo(np.float32).tiny)  # processors take less for 0
+_LARGEST = float(np.finfo(np.float32).max)  # more becomes infinite
+_SMALLEST = float(np.finfo(np.float32).tiny)  # processors round less to 0
 
 
 def embeddings(**arrays: Any) -> list[jax.Array]:
@@ -67,6 +66,7 @@ def floats(name: str, array: Any) -> jax.Array:
 def same_dtype(
     name: str, array: jax.Array, other_name: str, other: jax.Array
 ) -> None:
+  """Raises a ValueError unless both arrays have the same dtype."""
   if array.dtype != other.dtype:
     raise ValueError(
         f'{name} and {other_name} must have the same dtype; got {array.dtype} '
@@ -77,6 +77,7 @@ def same_dtype(
 def same_width(
     name: str, array: jax.Array, other_name: str, other: jax.Array
 ) -> None:
+  """Raises a ValueError unless both arrays have the same last dimension."""
   if array.shape[-1] != other.shape[-1]:
     raise ValueError(
         f'{name} and {other_name} must have the same last dimension; got '
@@ -85,15 +86,16 @@ def same_width(
 
 
 def enough_pairs(pairs: int, what: str = 'pairs') -> None:
+  """Raises a ValueError if there are no negatives in the global batch."""
   if pairs < 2:
     raise ValueError(
-        f'An in-batch loss needs at least 2 {what} in the global batch, or '
-        f'there are 0 negatives; got {pairs}.'
+        f'An in-batch loss needs at least 2 {what} in the global batch, '
+        f'otherwise there are 0 negatives; got {pairs}.'
     )
 
 
 def labels(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
-  """Reads one integer per example."""
+  """Reads an integer array with one value per example."""
   array = _array(name, array, 'an integer array')
   if not jnp.issubdtype(array.dtype, jnp.integer):
     raise ValueError(
@@ -126,35 +128,38 @@ def mask(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
 
 
 def number(name: str, value: Any) -> None:
-  """Accepts a finite Python number or a scalar array, traced or not."""
+  """Accepts a finite Python number or a scalar array, which may be traced."""
   if not _known(value):
     _scalar_array(name, value)
     return
   exact = value.item() if isinstance(value, np.generic) else value
-  if not abs(exact) <= _LARGEST:  # so that NaN is refused too
+  if not abs(exact) <= _LARGEST:  # NaN is refused too
     raise ValueError(f'{name} must be finite, got {value}.')
 
 
 def temperature(value: Any) -> None:
+  """Accepts a number > 0 that is not 0 in float32."""
   number('temperature', value)
   if _known(value) and not value > 0:
     raise ValueError(f'temperature must be > 0, got {value}.')
   if _known(value) and value < _SMALLEST:
     raise ValueError(
-        f'temperature must be at least {_SMALLEST:.4g}, got {value}; anything '
-        'smaller is 0 in float32.'
+        f'temperature must be at least {_SMALLEST:.4g}, got {value}; a '
+        'smaller one is 0 in float32.'
     )
 
 
 def beta(value: Any) -> None:
+  """Accepts a number >= 0."""
   number('beta', value)
   if _known(value) and value < 0:
     raise ValueError(
-        f'beta must be >= 0, got {value}; 0 weighs all negatives alike.'
+        f'beta must be >= 0, got {value}; 0 gives all negatives equal weights.'
     )
 
 
 def tau_plus(value: Any) -> None:
+  """Accepts a probability below 1."""
   number('tau_plus', value)
   if _known(value) and not 0 <= value < 1:
     raise ValueError(
@@ -164,26 +169,30 @@ def tau_plus(value: Any) -> None:
 
 
 def soft_floor(value: Any) -> None:
+  """Accepts a number strictly between 0 and 1."""
   number('soft_floor', value)
   if _known(value) and not 0 < value < 1:
     raise ValueError(f'soft_floor must be in (0, 1), got {value}.')
 
 
 def positive(name: str, value: Any) -> None:
+  """Accepts a number > 0."""
   number(name, value)
   if _known(value) and not value > 0:
     raise ValueError(f'{name} must be > 0, got {value}.')
 
 
 def positive_int(name: str, value: Any) -> None:
+  """Accepts an int >= 1, of Python or numpy."""
   if isinstance(value, bool) or not isinstance(value, numbers_lib.Integral):
-    raise ValueError(f'{name} must be a whole number, got {value!r}.')
+    raise ValueError(f'{name} must be an int, got {value!r}.')
   if value < 1:
     raise ValueError(f'{name} must be >= 1, got {value}.')
 
 
 def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-  # Whether an array is among them has no answer.
+  """Accepts one of the allowed values."""
+  # For an array, `in` is ambiguous.
   if getattr(value, 'ndim', 0) or value not in allowed:
     raise ValueError(
         f'{name} must be one of {", ".join(map(repr, allowed))}; got '
@@ -192,9 +201,9 @@ def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 
 def units(name: str, array: Any, *, rows: int = 1) -> np.ndarray:
-  """Reads finite embeddings ``[n, dim]``, n >= rows, as unit rows.
+  """Reads finite embeddings ``[n, dim]``, n >= rows, as unit vectors.
 
-  A row of zeros stays one, and so has similarity 0 to everything.
+  A row of zeros stays zero and has similarity 0 to every other row.
   """
   array = matrix(name, array)
   if len(array) < rows:
@@ -206,12 +215,12 @@ def units(name: str, array: Any, *, rows: int = 1) -> np.ndarray:
 
 
 def host_labels(name: str, array: Any, rows: int) -> np.ndarray:
-  """Reads one integer for each of the rows."""
+  """Reads an integer array with one value per row, on the host."""
   return np.asarray(labels(name, array, (rows,)))
 
 
 def numbers(name: str, array: Any, *, least: int = 1) -> np.ndarray:
-  """Reads a vector of at least so many finite numbers, as float64."""
+  """Reads a vector of ``least`` or more finite numbers as float64."""
   try:
     array = np.asarray(array, np.float64)
   except (TypeError, ValueError):
@@ -238,12 +247,12 @@ def features(name: str, array: Any, width: int | None = None) -> np.ndarray:
   """Reads a non-empty, finite float array ``[n, F]`` as float32.
 
   Args:
-    name: of the argument, for the message.
-    array: the features, on the host or on a device.
-    width: F, where it is known.
+    name: name of the argument, for the error message.
+    array: features on the host or on a device.
+    width: expected F; None accepts any.
 
   Returns:
-    The features on the host, without a copy where they are float32 already.
+    Features on the host; not a copy if they are float32 already.
   """
   array = np.asarray(array)
   if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -258,7 +267,7 @@ def features(name: str, array: Any, width: int | None = None) -> np.ndarray:
     )
   if width is not None and array.shape[1] != width:
     raise ValueError(
-        f'{name} must have {width} features per row, as the others have; got '
+        f'{name} must have {width} features per row, as other arrays have; got '
         f'shape {array.shape}.'
     )
   with np.errstate(over='ignore'):
@@ -280,13 +289,13 @@ def classes(name: str, array: Any, rows: int, num_classes: int) -> np.ndarray:
     raise ValueError(
         f'{name} must lie between 0 and num_classes - 1 = {num_classes - 1}; '
         f'got {array[wrong[0]]} in row {wrong[0]}, and {wrong.size} such rows '
-        'in all. Leave out unlabelled rows (label -1).'
+        'in all. Leave out unlabeled rows (label -1).'
     )
   return array.astype(np.int32)
 
 
 def images(array: Any, rank: int | None = None) -> jax.Array:
-  """Reads uint8 images, ``[..., 3]``."""
+  """Reads non-empty uint8 images, ``[..., 3]``, of any rank or of ``rank``."""
   array = jnp.asarray(array)
   if array.dtype != jnp.uint8:
     raise ValueError(
@@ -302,6 +311,7 @@ def images(array: Any, rank: int | None = None) -> jax.Array:
 
 
 def keys(array: Any, batch: int) -> None:
+  """Accepts typed PRNG keys ``[batch]``."""
   got = type(array).__name__
   if isinstance(array, jax.Array):
     typed = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
@@ -309,17 +319,18 @@ def keys(array: Any, batch: int) -> None:
       return
     got = f'shape {array.shape} of dtype {array.dtype}'
   raise ValueError(
-      f'keys must be {batch} typed PRNG keys, one per image, as of '
+      f'keys must be {batch} typed PRNG keys, one per image, such as '
       f'jax.random.split(jax.random.key(0), {batch}); got {got}.'
   )
 
 
 def size(value: Any) -> None:
+  """Accepts the side of an image, an int >= 1."""
   positive_int('size', value)
 
 
 def kernel(value: Any, side: float) -> None:
-  """Odd, and reflected no more than once at each border."""
+  """Accepts an odd width that is reflected at most once at each border."""
   positive_int('blur_kernel', value)
   if value % 2 == 0 or value // 2 >= side:
     raise ValueError(
@@ -329,24 +340,25 @@ def kernel(value: Any, side: float) -> None:
 
 
 def within(name: str, value: Any, most: float = math.inf) -> None:
+  """Accepts a Python number from 0 to ``most``."""
   python_number(name, value)
   if not 0 <= value <= most:
     raise ValueError(f'{name} must be in [0, {most:g}], got {value}.')
 
 
 def bounds(name: str, values: Any) -> tuple[float, float]:
-  """Reads the least and the greatest of something positive."""
-  least, greatest = several(name, values, 2, 'the least and the greatest')
+  """Reads a pair of positive numbers, the smaller one first."""
+  least, greatest = several(name, values, 2, 'the smaller one first')
   if not 0 < least <= greatest:
     raise ValueError(
-        f'{name} must be two numbers > 0, the least one first; got '
+        f'{name} must be two numbers > 0, the smaller one first; got '
         f'{(least, greatest)}.'
     )
   return least, greatest
 
 
 def statistics(mean: Any, std: Any) -> tuple[tuple[float, ...], ...]:
-  """Reads mean and standard deviation of the three channels."""
+  """Reads means and standard deviations of the three channels."""
   mean = several('mean', mean, 3, 'one per channel')
   std = several('std', std, 3, 'one per channel')
   if min(std) <= 0:
@@ -355,6 +367,7 @@ def statistics(mean: Any, std: Any) -> tuple[tuple[float, ...], ...]:
 
 
 def several(name: str, values: Any, count: int, what: str) -> tuple[float, ...]:
+  """Reads ``count`` Python numbers; ``what`` describes them in the error."""
   try:
     values = tuple(values)
   except TypeError:
@@ -367,7 +380,7 @@ def several(name: str, values: Any, count: int, what: str) -> tuple[float, ...]:
 
 
 def python_number(name: str, value: Any) -> None:
-  """Of Python's: it must be known when the step is compiled."""
+  """Accepts a finite Python number, which is known at compile time."""
   if isinstance(value, bool) or not isinstance(value, numbers_lib.Real):
     raise ValueError(f'{name} must be a number, got {value!r}.')
   if not math.isfinite(value):
@@ -405,17 +418,17 @@ def _refuse_non_finite(name, array):
   if len(wrong):
     raise ValueError(
         f'{name} must be finite; {len(wrong)} of {len(array)} rows are not, '
-        f'the first of them row {wrong[0]}. Leave them out, or mend what made '
-        'them.'
+        f'the first one is row {wrong[0]}. Leave them out, or fix what '
+        'computed them.'
     )
 
 
 def _check_rows_finite(name: str, array: np.ndarray) -> None:
-  # In blocks, so that the mask of a large bank is never held.
+  # In blocks, so that the mask of a large bank is never in memory.
   for start in range(0, len(array), _ROWS):
     finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
     if not finite.all():
       raise ValueError(
           f'{name} must be finite in float32; row {start + finite.argmin()} '
-          'holds NaN or infinity.'
+          'contains NaN or infinity.'
       )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit vectors and inner products at full float32 precision."""
+"""Computes unit vectors and inner products at full float32 precision."""
 
 import jax
 from jax import lax
@@ -10,24 +10,24 @@ _LARGE = 2.0**64  # a power of two: multiplying by it rounds nothing
 
 
 def compute_dtype(dtype: jnp.dtype) -> jnp.dtype:
-  """float64 for itself, float32 for everything less precise."""
+  """Returns float64 for float64, and float32 for everything less precise."""
   return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
 
 
 def upcast(array: jax.Array) -> jax.Array:
-  """Casts half precision to float32; float32 and float64 stay."""
+  """Casts half precision to float32; keeps float32 and float64."""
   return array.astype(compute_dtype(array.dtype))
 
 
 def normalize(embeddings: jax.Array) -> jax.Array:
-  """Scales rows to length one; a zero row is left as it is.
+  """Scales rows to length one; a zero row stays zero.
 
-  A zero row has no direction. Its gradient is that of the row itself, unscaled,
-  so that an encoder that begins with zeros can leave them. Entries too small
-  for a normal number, below 1.2e-38 in float32, are zeros to most processors.
+  A zero row has no direction. Its gradient passes unscaled, so that an encoder
+  that starts at zero can leave it. Subnormal entries, below 1.2e-38 in float32,
+  are zero on most processors.
 
-  Dividing by the largest entry first keeps the sum of squares away from
-  overflow and underflow, whatever the scale of the row.
+  Dividing by the largest entry first avoids overflow and underflow in the sum
+  of squares at any scale of the row.
   """
   embeddings = upcast(embeddings)
   largest = jnp.max(jnp.abs(embeddings), axis=-1, keepdims=True)
@@ -41,10 +41,10 @@ def normalize(embeddings: jax.Array) -> jax.Array:
 
 
 def inner_products(rows: jax.Array, columns: jax.Array) -> jax.Array:
-  """``rows @ columns.T`` over the last axis of both.
+  """Returns ``rows @ columns.T`` over the last axis of both.
 
-  On a TPU a float32 product rounds its inputs to bfloat16 unless told not to,
-  which at small temperatures is an error of whole units in the logits.
+  By default a TPU rounds the inputs of a float32 product to bfloat16, which at
+  small temperatures changes logits by 1 and more.
   """
   return jnp.matmul(
       rows, jnp.swapaxes(columns, -1, -2), precision=lax.Precision.HIGHEST
@@ -52,5 +52,5 @@ def inner_products(rows: jax.Array, columns: jax.Array) -> jax.Array:
 
 
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
-  """``left @ right`` at full precision."""
+  """Returns ``left @ right`` at full precision."""
   return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks inside runs, or draws and tabulates the results of sweeps.
+"""Writes a report on runs or on sweeps.
 
   python -m hcl_jax.analyze --workdir=DIR
   python -m hcl_jax.analyze --workdir=DIR,DIR2 --output=FOLDER
 
-DIR/analysis, or the folder, gets figures as PNG and SVG and one page,
-report.html, which needs nothing else. Of runs it has their scores and curves,
-similarities of pairs, the hardest negatives, and a panel in which beta can be
-dragged; a run that compares variants counts as several. Of sweeps it has the
-score against beta, or against the first other number that was swept, or
-against --axis=data.batch_size, say, with a panel for each data set, mean and
-deviation over seeds of every setting, also in table.md, and of runs that were
-scored on the way their curves and when these reach what the baseline ends with;
-several sweeps are joined.
+Figures (PNG and SVG) and a self-contained page, report.html, are written to
+DIR/analysis or to the output folder.
+
+The report on runs compares their scores and curves, similarities of pairs and
+hardest negatives, and has a panel with a slider for beta. A run that compares
+variants counts as one run per variant.
+
+The report on sweeps draws the score against beta, against the first other
+numeric field that was swept, or against --axis=FIELD, with a panel for each
+data set. It tabulates mean and deviation over seeds (table.md). If scores were
+measured during training, it draws their curves and tabulates when they reach
+the last score of the baseline (epochs.md). Several sweeps are joined.
 """
 
 from collections.abc import Sequence
@@ -22,30 +25,30 @@ from absl import flags
 import numpy as np
 
 from hcl_jax import command
-from hcl_jax import reporting
 from hcl_jax.runs import checkpoint
+from hcl_jax.runs import reporting
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import results as results_lib
 
 _WORKDIR = flags.DEFINE_list(
-    'workdir', None, 'Directory of a run or sweep, or several between commas.'
+    'workdir', None, 'Directory of a run or sweep; commas separate several.'
 )
 _OUTPUT = flags.DEFINE_string(
     'output', None,
-    'Folder to write to; by default analysis/ in the directory.',
+    'Folder to write to; by default analysis/ in the workdir.',
 )  # fmt: skip
 _SCORE = flags.DEFINE_string(
     'score', None,
-    'Of sweeps, a column of results.csv; by default the first share.',
+    'For sweeps: column of results.csv; by default the first share.',
 )  # fmt: skip
 _AXIS = flags.DEFINE_string(
     'axis', None,
-    'Of sweeps, the field of numbers to draw and tabulate the score against; '
-    'by default loss.beta or else the first that was swept.',
+    'For sweeps: numeric field to draw and tabulate the score against, such as '
+    'data.batch_size; by default loss.beta, or else the first that was swept.',
 )  # fmt: skip
 _DATA_DIR = flags.DEFINE_string(
     'data_dir', None,
-    'Of runs, where the data set is, if not where it was in training.',
+    'For runs: directory of the data set, if it has moved since training.',
 )  # fmt: skip
 command.require('workdir')
 command.local('workdir', 'output', 'data_dir')
@@ -64,7 +67,7 @@ def main(arguments: list[str]) -> int:
       sweep, run = is_sweep.index(True), is_sweep.index(False)
       raise ValueError(
           f'--workdir: {workdirs[sweep]} is a sweep and {workdirs[run]} a run; '
-          'give one kind at a time.'
+          'give only runs or only sweeps.'
       )
     else:
       analyze_runs(workdirs, output)
@@ -75,13 +78,12 @@ def main(arguments: list[str]) -> int:
 
 
 def choose_output() -> pathlib.Path:
-  """The folder to write to."""
+  """Returns the folder to write to."""
   if _OUTPUT.value:
     return pathlib.Path(_OUTPUT.value)
   if len(_WORKDIR.value) != 1:
     raise ValueError(
-        f'--output=FOLDER is needed where there are {len(_WORKDIR.value)} '
-        'workdirs.'
+        f'--output=FOLDER is needed with {len(_WORKDIR.value)} workdirs.'
     )
   return pathlib.Path(_WORKDIR.value[0]) / 'analysis'
 
@@ -89,23 +91,23 @@ def choose_output() -> pathlib.Path:
 def analyze_sweeps(
     workdirs: Sequence[pathlib.Path], output: pathlib.Path
 ) -> None:
-  """Writes figures, tables and the page of sweeps."""
-  from hcl_jax.report import page as report
+  """Writes the report on sweeps."""
+  from hcl_jax.report import page
   from hcl_jax.report import sweep_report
 
   results = results_lib.read(workdirs)
   score = choose_score(results)
   written = sweep_report.SweepReport(results, score, output, _AXIS.value)
   output.mkdir(parents=True, exist_ok=True)
-  page = report.page(
+  document = page.page(
       f'Sweep: {score}', ', '.join(map(str, workdirs)), written.sections()
   )
-  reporting.write_text(output / 'report.html', page)
+  reporting.write_text(output / 'report.html', document)
   print(written.table())
 
 
 def choose_score(results: results_lib.Results) -> str:
-  """Returns the score asked for, or the first share that a run has."""
+  """Returns --score, or the first share; raises unless a run has it."""
   known = [
       name for name, x in results.scores.items() if np.isfinite(x).any()
   ]
@@ -123,9 +125,9 @@ def choose_score(results: results_lib.Results) -> str:
 def analyze_runs(
     workdirs: Sequence[pathlib.Path], output: pathlib.Path
 ) -> None:
-  """Writes figures and the page of runs."""
+  """Writes the report on runs."""
   from hcl_jax.report import inspection
-  from hcl_jax.report import page as report
+  from hcl_jax.report import page
   from hcl_jax.report import run_report
 
   runs = inspection.single_runs(workdirs)
@@ -137,12 +139,12 @@ def analyze_runs(
     )
   output.mkdir(parents=True, exist_ok=True)
   sections = run_report.RunReport(inspections, output).sections()
-  page = report.page(
+  document = page.page(
       ' and '.join(runs) if len(runs) < 4 else f'{len(runs)} runs',
       f'hcl_jax: {inspections[0].config.data.name}',
       sections,
   )
-  reporting.write_text(output / 'report.html', page)
+  reporting.write_text(output / 'report.html', document)
   print(reporting.score_table({x.name: x.scores() for x in inspections}))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: flags, and errors as one line and a status."""
+"""Runs commands: parses flags, prints errors as one line with a status."""
 
 from collections.abc import Callable
 import sys
@@ -13,11 +13,11 @@ _STOPPED = 130  # as a shell says of Ctrl-C
 
 
 class UsageError(Exception):
-  """What the user asked for cannot be done; the message says why."""
+  """Raised when what the user asked for cannot be done, and says why."""
 
 
 class Failure(Exception):
-  """What was begun cannot be finished; the message says why."""
+  """Raised when what was begun cannot be finished, and says why."""
 
 
 def run(
@@ -33,8 +33,8 @@ def run(
     main: the command; gets the arguments that are not flags. A UsageError or
       Failure is printed as one line, and the process ends with status 2 or 1;
       Ctrl-C that it does not catch likewise, with status 130.
-    own_flags: what flags begin with that main reads itself, ``'--NAME.'``;
-      they are among its arguments.
+    own_flags: prefix, ``'--NAME.'``, of flags that main reads itself; they are
+      passed among its arguments.
   """
 
   def guarded(argv):
@@ -61,7 +61,7 @@ def run(
 
 
 def require(*names: str) -> None:
-  """Makes flags needed; ``--workdir=`` would be wherever one happens to be."""
+  """Makes flags required, also refusing empty ones such as ``--workdir=``."""
   for name in names:
     flags.register_validator(
         name, lambda value: value not in (None, '', []), 'it must be given.'
@@ -86,13 +86,13 @@ def refuse(name: str, error: Exception) -> int:
 
 
 def fail(name: str, error: Exception) -> int:
-  """As :func:`refuse`, for what failed on the way."""
+  """Prints as :func:`refuse`; returns the status of a failed command."""
   refuse(name, error)
   return 1
 
 
 def one_line(error: Exception) -> str:
-  """The message of an error; of a traceback inside it, only its last line."""
+  """Returns the message of an error; of a traceback in it, the last line."""
   # ml_collections wraps a KeyError for a field that is not there, and
   # str(KeyError) quotes its message once more.
   if error.args and isinstance(error.args[0], KeyError):

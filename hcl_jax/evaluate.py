@@ -19,11 +19,11 @@ from absl import flags
 from hcl_jax import command
 from hcl_jax import domains
 from hcl_jax import hosts
-from hcl_jax import reporting
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.images import config as image_config
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
+from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sentences import config as sentence_config

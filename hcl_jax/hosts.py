@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of commands that run on several hosts, one process or more on each."""
+"""Runs commands on several hosts, with one process or more on each."""
 
 from collections.abc import Callable
 import faulthandler
 import os
 import sys
 import traceback
+from typing import NoReturn
 
 from absl import flags
 
@@ -18,14 +19,14 @@ _COORDINATOR = flags.DEFINE_string(
     'hosts; with --num_processes and --process_id.',
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
-    'num_processes', None, 'How many processes the run has.'
+    'num_processes', None, 'Number of processes of the run.'
 )
 _PROCESS_ID = flags.DEFINE_integer(
     'process_id', None, 'Number of this process, from 0.'
 )
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
-    'Find out the three from the cluster: Cloud TPU, SLURM, Open MPI or '
+    'Detect these three from the cluster: Cloud TPU, SLURM, Open MPI or '
     'Kubernetes.',
 )
 _START_TIMEOUT = flags.DEFINE_integer(
@@ -42,9 +43,9 @@ def run(name: str, main: Callable[[list[str]], int | None]) -> None:
 
   Args:
     name: what an error message begins with.
-    main: the command. What it raises in one process only must not leave the
-      others waiting: an error other than a UsageError, which all of them raise,
-      ends the process at once, and they notice.
+    main: the command. A UsageError must be raised in all processes. Any other
+      error ends this process at once, which the others notice, so that they do
+      not wait.
   """
 
   def joined(arguments):
@@ -75,13 +76,13 @@ def run(name: str, main: Callable[[list[str]], int | None]) -> None:
 
 
 def _join() -> bool:
-  """Starts what the flags ask for; False where that is nothing."""
+  """Joins the processes that the flags name; returns False if they do not."""
   given = _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
   explicit = any(x is not None for x in given)
   if _DISTRIBUTED.value and explicit:
     raise command.UsageError(
-        '--distributed finds out what --coordinator, --num_processes and '
-        '--process_id say; give it or them.'
+        '--distributed detects --coordinator, --num_processes and '
+        '--process_id; give it or them.'
     )
   if not (_DISTRIBUTED.value or explicit):
     return False
@@ -96,8 +97,8 @@ def _join() -> bool:
   return True
 
 
-def _leave_at_once(name: str) -> None:
-  """Ends without parting from the others, who may wait for what never comes."""
+def _leave_at_once(name: str) -> NoReturn:
+  """Ends without waiting for the others, which may wait for this process."""
   print(
       f'{name}: this process or another one failed; the same command in every '
       'process resumes from the last checkpoint.',

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MoCo's queue of past keys and its slowly moving average of an encoder."""
+"""MoCo's queue of past keys and moving average of an encoder."""
 
 from typing import Any
 from typing import NamedTuple
@@ -12,13 +12,13 @@ NO_IMAGE = -1
 
 
 class Queue(NamedTuple):
-  """A ring of past keys.
+  """Ring buffer of past keys.
 
   Attributes:
     keys: unit vectors ``[size, dim]``.
-    index: which image each key is of, ``[size]``; ``NO_IMAGE`` for the random
-      keys that fill the queue at first.
-    head: where the next key goes, a scalar.
+    index: image of each key, ``[size]``; ``NO_IMAGE`` for the random keys that
+      fill the queue at first.
+    head: slot of the next key, a scalar.
   """
 
   keys: jax.Array
@@ -27,12 +27,12 @@ class Queue(NamedTuple):
 
 
 def init_queue(key: jax.Array, size: int, dim: int) -> Queue:
-  """A queue full of random unit vectors, as in MoCo.
+  """Returns a queue full of random unit vectors, as in MoCo.
 
   Args:
     key: a JAX key.
     size: number of keys.
-    dim: their width.
+    dim: width of a key.
 
   Returns:
     The queue.
@@ -45,21 +45,21 @@ def init_queue(key: jax.Array, size: int, dim: int) -> Queue:
 
 
 def push(queue: Queue, keys: jax.Array, index: jax.Array) -> Queue:
-  """Replaces the oldest keys.
+  """Replaces the oldest keys of the queue.
 
   Args:
     queue: the queue.
-    keys: new keys ``[batch, dim]``, batch <= size; need not be unit.
-    index: which image each is of, ``[batch]``.
+    keys: new keys ``[batch, dim]``, batch <= size; need not be unit vectors.
+    index: image of each key, ``[batch]``.
 
   Returns:
-    The queue with the new keys in it.
+    The queue with the new keys.
   """
   size, batch = queue.keys.shape[0], keys.shape[0]
   if batch > size:
     raise ValueError(
-        f'keys must not outnumber the queue, got {batch} keys for a queue of '
-        f'{size}; make the queue larger or the batch smaller.'
+        f'keys must not outnumber the queue; got {batch} keys for a queue of '
+        f'{size}. Make the queue larger or the batch smaller.'
     )
   slots = (queue.head + jnp.arange(batch, dtype=jnp.int32)) % size
   return Queue(
@@ -70,17 +70,17 @@ def push(queue: Queue, keys: jax.Array, index: jax.Array) -> Queue:
 
 
 def of_other_images(queue: Queue, index: jax.Array) -> jax.Array:
-  """Which keys are negatives: not an older key of the query's own image.
+  """Returns a mask of the keys that are not of the query's own image.
 
-  A queue longer than the data set holds such keys for every query, and a
-  large beta would single them out.
+  A queue longer than the data set contains a key of every query's own image,
+  and a large beta would put most weight on it.
 
   Args:
     queue: the queue.
-    index: which image each query is of, ``[batch]``.
+    index: image of each query, ``[batch]``.
 
   Returns:
-    True where the key may be used, ``[batch, size]``.
+    True where the key is a negative, ``[batch, size]``.
   """
   return queue.index[None, :] != index.astype(jnp.int32)[:, None]
 
@@ -95,7 +95,7 @@ def mix_hardest(
     num_with_query: int,
     where: jax.Array | None = None,
 ) -> jax.Array:
-  r"""MoCHi's synthetic negatives: mixtures of the hardest ones of a query.
+  r"""Mixes the hardest negatives of each query into new ones, as MoCHi does.
 
   With n and n' drawn uniformly from the keys nearest to the query q,
 
@@ -105,21 +105,21 @@ def mix_hardest(
     h' = \frac{\gamma q + (1 - \gamma) n}{\|\cdot\|}, \quad
     \gamma \sim U(0, 1/2)
 
-  No gradient flows into them.
+  No gradient flows into the mixtures.
 
   Args:
-    keys: a JAX key for each query, ``[batch]``.
-    queries: ``[batch, dim]``; need not be unit.
+    keys: one JAX key per query, ``[batch]``.
+    queries: ``[batch, dim]``; need not be unit vectors.
     queue: past keys, unit vectors ``[K, dim]``.
-    num_hardest: how many of the nearest keys are mixed, at most K.
-    num_mixed: how many h each query gets.
-    num_with_query: how many h'.
+    num_hardest: number of nearest keys to mix, at most K.
+    num_mixed: number of h per query.
+    num_with_query: number of h' per query.
     where: keys that may be used, ``[batch, K]``; a query with fewer of them
       than ``num_hardest`` mixes others too.
 
   Returns:
-    Unit vectors ``[batch, num_mixed + num_with_query, dim]``, for ``extra`` of
-    :func:`hcl_jax.moco_loss`.
+    Unit vectors ``[batch, num_mixed + num_with_query, dim]``, for the argument
+    ``extra`` of :func:`hcl_jax.moco_loss`.
 
   References:
     Kalantidis et al., Hard Negative Mixing for Contrastive Learning, 2020.
@@ -160,11 +160,11 @@ def mix_hardest(
 
 
 def average(old: Any, new: Any, decay: ArrayLike) -> Any:
-  r"""The moving average :math:`m\,\theta_{old} + (1 - m)\,\theta_{new}`.
+  r"""Returns the average :math:`m\,\theta_{old} + (1 - m)\,\theta_{new}`.
 
   Args:
-    old: a tree of arrays, the average so far.
-    new: a tree of the same structure.
+    old: average so far, a tree of arrays.
+    new: tree of the same structure.
     decay: m in [0, 1].
 
   Returns:
@@ -179,6 +179,6 @@ def average(old: Any, new: Any, decay: ArrayLike) -> Any:
 
 
 def unit(x: jax.Array) -> jax.Array:
-  """Rows divided by their lengths, as torch's normalize does."""
+  """Divides rows by their lengths, as torch's normalize does."""
   norm = jnp.sqrt(jnp.sum(x * x, axis=-1, keepdims=True))
   return x / jnp.maximum(norm, 1e-12)

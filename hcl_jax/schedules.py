@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of beta: functions of the step that may be traced.
+"""Schedules of beta: functions of a step, which may be traced.
 
-Each returns a function ``step -> beta`` as optax schedules do. Beta is an
-array, so one compilation of the train step serves the whole run. The beta that
-a schedule is made of may be traced too, so one compilation serves many runs.
+Each returns a function ``step -> beta``, as optax schedules do. Beta is an
+array, so one compilation of the train step serves the whole run. The initial
+beta may be traced too, so one compilation serves many runs.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _RELEASED_POINTS = 9
 
 
 def constant(beta: ArrayLike) -> Schedule:
-  """The same beta at every step.
+  """Returns the same beta at every step.
 
   Args:
     beta: concentration, >= 0.
@@ -35,17 +35,16 @@ def constant(beta: ArrayLike) -> Schedule:
 def anneal(
     beta: ArrayLike, total_steps: int, num_changes: int, direction: str = 'down'
 ) -> Schedule:
-  r"""The paper's annealing: equal stairs of equal length.
+  r"""Anneals beta as in the paper: in equal stairs of equal length.
 
   Downwards, stair i of l is :math:`\beta (1 - (i-1)/l)` and covers the steps
   from :math:`(i-1) T/l` to :math:`i T/l`; the last one is beta / l, never 0.
-  Upwards, the same stairs in opposite order. Later steps stay on the last
-  stair.
+  Upwards, the stairs come in reverse order. Later steps stay on the last stair.
 
   Args:
-    beta: the largest beta.
-    total_steps: T, the length of the run.
-    num_changes: l, the number of stairs.
+    beta: largest beta.
+    total_steps: T, length of the run.
+    num_changes: l, number of stairs.
     direction: ``'down'`` or ``'up'``.
 
   Returns:
@@ -72,18 +71,18 @@ def anneal(
 def released(
     beta: ArrayLike, total_epochs: int, steps_per_epoch: int
 ) -> Schedule:
-  """The annealing of the paper's released code: nine points from beta to 0.
+  """Anneals beta as the paper's released code does: nine points down to 0.
 
-  After every ninth part of the epochs (rounded down) the next of the nine
-  points of ``linspace(beta, 0, 9)`` is taken, and the first taken is beta
-  again. The released code fails for runs of fewer than nine epochs and for
-  some longer ones (10, 17, 20, 50); here the ninth part is at least one epoch
-  and the last point, 0, stays in force.
+  After every ninth of the epochs (rounded down), beta becomes the next of the
+  nine points ``linspace(beta, 0, 9)``, starting with beta itself again. The
+  released code fails for runs of fewer than nine epochs and for some longer
+  ones (10, 17, 20, 50); here a ninth is at least one epoch, and the last
+  point, 0, stays in effect.
 
   Args:
-    beta: the first beta.
+    beta: first beta.
     total_epochs: length of the run.
-    steps_per_epoch: steps of an epoch.
+    steps_per_epoch: steps per epoch.
 
   Returns:
     A function of the step.
@@ -101,7 +100,7 @@ def released(
 
 
 def _staircase(beta, shares, starts) -> Schedule:
-  """beta * shares[k] from the k-th start on; k = 0 before the first."""
+  """Returns beta * shares[k] from the k-th start on; k = 0 before the first."""
   _checks.beta(beta)
   if isinstance(beta, jax.Array):
     values = beta.astype(jnp.float32) * shares.astype(np.float32)

@@ -21,9 +21,9 @@ from ml_collections import config_flags
 from hcl_jax import command
 from hcl_jax import domains
 from hcl_jax import hosts
-from hcl_jax import reporting
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
+from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison

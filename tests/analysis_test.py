@@ -94,7 +94,7 @@ class RepeatsTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'data.batch_size or loss.beta'):
         analysis.group_repeats(fields, scores, axis=axis)
 
-  def test_what_differs_between_data_sets_only_tells_nothing_apart(self):
+  def test_fields_that_vary_only_between_data_sets_label_nothing(self):
     fields = {
         'data.name': ['a', 'a', 'b', 'b'],
         'train.epochs': [5, 5, 50, 50],
@@ -104,7 +104,7 @@ class RepeatsTest(parameterized.TestCase):
     self.assertEqual((repeats.axis, repeats.series), ('τ⁺', ['']))
     self.assertEqual(repeats.ticks, ['0', '0.01', '0.1'])
 
-  def test_numbers_that_change_together_are_told_by_the_first(self):
+  def test_numbers_that_vary_together_are_labeled_by_the_first(self):
     fields = {
         'loss.beta': [0.0, 1.0, 0.0, 1.0],
         'loss.tau_plus': [0.0, 0.1, 0.0, 0.1],
@@ -135,7 +135,7 @@ class RepeatsTest(parameterized.TestCase):
         repeats.series,
     )
 
-  def test_words_that_change_together_are_all_told(self):
+  def test_strings_that_vary_together_are_all_labeled(self):
     fields = {
         'optimizer.name': ['sgd', 'adam'],
         'optimizer.learning_rate': [0.1, 0.001],
@@ -148,7 +148,7 @@ class RepeatsTest(parameterized.TestCase):
         ['sgd, decay_vectors = False', 'adam, decay_vectors = True'],
     )
 
-  def test_a_number_of_each_data_set_is_told_as_more_than_0(self):
+  def test_a_number_of_each_data_set_is_labeled_as_more_than_0(self):
     fields = {
         'data.name': ['a'] * 4 + ['b'] * 4,
         'loss.tau_plus': [0.0, 0.1] * 2 + [0.0, 0.01] * 2,
@@ -230,7 +230,7 @@ class CurvesTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, 'panels must have at least one'):
       plots.repeated_curves_figure({}, 'knn/top1')
 
-  def test_more_lines_than_colours_have_a_panel_for_each_series(self):
+  def test_more_lines_than_colors_have_a_panel_for_each_series(self):
     fields = _columns(
         loss__beta=(0.0, 1.0), data__batch_size=(16, 32, 64, 128)
     )
@@ -281,8 +281,8 @@ class TableTest(absltest.TestCase):
     about, _, head, _, mutag, dd = table.splitlines()
     self.assertEqual(
         about,
-        'svm/accuracy in per cent, mean ± standard deviation over 2 repeats; '
-        'the best mean of a row in bold.',
+        'svm/accuracy in percent, mean ± standard deviation over 2 repeats; '
+        'the best mean of each row is bold.',
     )
     self.assertEqual(
         head,
@@ -317,7 +317,7 @@ class TableTest(absltest.TestCase):
     table = tables.repeats_table(
         analysis.group_repeats(fields, scores), 'svm/accuracy'
     )
-    self.assertIn('over repeats (their number);', table)
+    self.assertIn('over repeats (in parentheses);', table)
     self.assertEndsWith(table, '| 60.00 ± 14.14 (2) | **80.00** (1) | - |')
 
 
@@ -507,9 +507,9 @@ class ResultsTest(_FolderTestCase):
     one = self._write_sweep('one', {'seed': (0, 1)})
     two = self._write_sweep('two', {'seed': (2, 3)})
     record = json.loads((two / 'config.json').read_text())
-    record['loss']['knob'] = 1
+    record['loss']['other'] = 1
     (two / 'config.json').write_text(json.dumps(record))
-    with self.assertRaisesRegex(ValueError, 'only one has a field loss.knob'):
+    with self.assertRaisesRegex(ValueError, 'only one has a field loss.other'):
       results_lib.read([one, two])
 
   def test_kinds_are_those_that_were_written(self):
@@ -576,7 +576,7 @@ class CommandTest(_FolderTestCase):
     self.assertIn('--output=FOLDER is needed', done.err)
     done = self._run(f'--workdir={one}', '--axis=model.width')
     self.assertEqual(done.status, 2)
-    self.assertIn('axis must be a number that runs differ in', done.err)
+    self.assertIn('axis must be a numeric field that varies', done.err)
     done = self._run(f'--workdir={one}', '--score=knn/top1')
     self.assertEqual(done.status, 2)
     self.assertIn('must be one of svm/accuracy; got knn/top1', done.err)

@@ -95,6 +95,7 @@ def _write_runs():
       ('cut_config', '{"task": '),
       ('list_config', '[]'),
       ('deep_config', '[' * 100_000),
+      ('later_config', '{"format": 99}'),
       ('no_task', '{}'),
       ('unknown_task', '{"task": "supervised"}'),
       ('odd_group', '{"task": "simclr", "data": 5}'),
@@ -136,7 +137,7 @@ class BadInputTest(parameterized.TestCase):
 
 
 def _contents():
-  """All folders and files, but for those by which a workdir is claimed."""
+  """All folders and files, but for those by which a workdir is locked."""
   paths = [
       path
       for path in _root.rglob('*')
@@ -192,8 +193,6 @@ class FlagsTest(BadInputTest):
       ('prepare', '--dataset=x', '--arrays=arrays', '--data_dir=gs://bucket'),
       ('prepare', '--dataset=x', '--arrays=gs://bucket/arrays'),
       ('bench', 'loss', '--json=gs://bucket/x.json'),
-      ('bench', 'soak', '--soak_workdir=gs://bucket/run'),
-      ('bench', 'checkpoint', '--checkpoint_dir=gs://bucket/run'),
       ('train', *_TRAIN, '--config.data.dir=gs://bucket'),
   )
   def test_paths_that_are_not_local(self, *command):
@@ -312,7 +311,7 @@ class ConfigTest(BadInputTest):
       ('', 'nothing to sweep'),
       ('--sweep.loss.bta=1', 'Did you mean loss.beta'),
       ('--sweep.seed', 'has no values'),
-      ('--sweep.seed=', 'must be whole numbers'),
+      ('--sweep.seed=', 'must be integers'),
       ('--sweep.seed=one', "must be whole numbers between commas, got 'one'"),
       ('--sweep.seed=0,0', 'has the value 0 twice'),
       ('--sweep.seed=3:3', 'has no values'),
@@ -337,6 +336,7 @@ class RunsTest(BadInputTest):
           ('cut_config', 'config.json cannot be read'),
           ('list_config', 'config.json cannot be read'),
           ('deep_config', 'config.json cannot be read'),
+          ('later_config', 'config.json has format 99, .* up to 1; upgrade'),
           ('no_task', 'config.task must be one of'),
           ('unknown_task', 'config.task must be one of'),
           ('odd_group', 'config.data must be a group of fields, got 5'),
@@ -353,6 +353,7 @@ class RunsTest(BadInputTest):
       ('a_file/run', 'cannot be written'),
       ('/dev/full/run', 'cannot be written'),
       ('cut_config', 'config.json cannot be read'),
+      ('later_config', 'config.json has format 99, .* up to 1; upgrade'),
       ('other_model', 'holds a run with another configuration: .*augment'),
   )
   def test_directories_that_cannot_be_trained_in(self, workdir, message):

@@ -9,7 +9,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax.images import data as image_data
-from hcl_jax.storage import threads
+from hcl_jax.storage import records
 
 
 def _images(n=50, num_classes=3):
@@ -147,7 +147,7 @@ class BatchesTest(parameterized.TestCase):
 class MapAheadTest(absltest.TestCase):
 
   def test_an_error_comes_at_its_turn(self):
-    results = threads.map_ahead(lambda i: 1 // (2 - i), range(4))
+    results = records.map_ahead(lambda i: 1 // (2 - i), range(4))
     self.assertEqual([next(results), next(results)], [0, 1])
     with self.assertRaises(ZeroDivisionError):
       next(results)
@@ -155,7 +155,7 @@ class MapAheadTest(absltest.TestCase):
   def test_closing_ends_the_thread(self):
     before = threading.active_count()
     done = []
-    results = threads.map_ahead(done.append, range(10**9), num_ahead=2)
+    results = records.map_ahead(done.append, range(10**9), num_ahead=2)
     next(results)
     results.close()
     time.sleep(0.05)
@@ -164,7 +164,7 @@ class MapAheadTest(absltest.TestCase):
 
   def test_results_are_made_ahead_and_in_order(self):
     made = []
-    results = threads.map_ahead(
+    results = records.map_ahead(
         lambda i: made.append(i) or i, range(20), num_threads=4, num_ahead=6
     )
     self.assertEqual(next(results), 0)

@@ -497,3 +497,42 @@ class KilledTest(CheckpointTest):
       self.assertLen(self._names(), 3)
       checkpoints.save(2, {'w': jnp.full(9, 3.0)})
     self.assertEqual(self._names(), ['2'])
+
+
+_STARVED = """
+import resource, signal, sys
+import numpy as np
+from hcl_jax.runs import checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+rng = np.random.default_rng(0)
+state = {f'w{i}': rng.normal(size=(256, 160)) for i in range(100)}
+with checkpoint.Checkpoints(sys.argv[1]) as checkpoints:
+  checkpoints.save(1, state, wait=True)
+  _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+  # Enough for the record, and too little for the arrays.
+  resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, most))
+  try:
+    checkpoints.save(2, state, wait=True)
+  except checkpoint.SaveError as error:
+    print(error, checkpoints.steps())
+  resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+  checkpoints.save(3, state, wait=True)
+  print(checkpoints.steps())
+"""
+
+
+class StarvedTest(CheckpointTest):
+
+  def test_arrays_that_cannot_be_written_fail_in_one_line(self):
+    done = subprocess.run(
+        [sys.executable, '-c', _STARVED, str(self.directory)],
+        cwd=pathlib.Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    self.assertEqual(done.stderr, '')
+    self.assertEqual(
+        done.stdout,
+        f'saving a checkpoint to {self.directory} failed: File too large [1]\n'
+        '[1, 3]\n',
+    )

@@ -7,6 +7,7 @@ dtypes, which catch the broadcast that turns ``[B] - [B, 1]`` into ``[B, B]``.
 
 import importlib.metadata
 import os
+import pathlib
 import shutil
 import tempfile
 
@@ -45,8 +46,8 @@ jax.config.update('jax_numpy_dtype_promotion', 'strict')
 # others.
 _LONGEST = (
     'in_batch', 'notebooks', 'sweep', 'devices', 'faults', 'models',
-    'sentence_loop', 'nce', 'step', 'tilting', 'bench_sweep', 'jobs',
-    'processes', 'train', 'inspection', 'graph_loop', 'bench_soak',
+    'sentence_loop', 'nce', 'step', 'tilting', 'benchmarks/sweep', 'jobs',
+    'processes', 'train', 'inspection', 'graph_loop', 'benchmarks/soak',
 )  # fmt: skip
 
 
@@ -58,8 +59,10 @@ def pytest_unconfigure():
 
 def pytest_collection_modifyitems(items):
   """Puts the longest files first."""
-  order = {f'{name}_test.py': -i for i, name in enumerate(_LONGEST[::-1], 1)}
-  items.sort(key=lambda item: order.get(item.path.name, 0))
+  folder = pathlib.Path(__file__).parent
+  paths = [folder / f'{name}_test.py' for name in _LONGEST]
+  order = {path: -i for i, path in enumerate(paths[::-1], 1)}
+  items.sort(key=lambda item: order.get(item.path, 0))
 
 
 @pytest.hookimpl(optionalhook=True)

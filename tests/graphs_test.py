@@ -48,7 +48,7 @@ class SumsTest(parameterized.TestCase):
     for u, v in _EDGES:
       expected[u] += batch.nodes[v].astype(np.float64)
       expected[v] += batch.nodes[u].astype(np.float64)
-    sums = jax.jit(graphs.sum_neighbours)(batch, batch.nodes)
+    sums = jax.jit(graphs.sum_neighbors)(batch, batch.nodes)
     np.testing.assert_allclose(sums, expected, rtol=1e-6, atol=1e-6)
 
   def test_nodes(self):
@@ -75,7 +75,7 @@ class SumsTest(parameterized.TestCase):
     def value_and_grad(batch):
       def loss(nodes):
         x = graphs.masked_nodes(batch._replace(nodes=nodes))
-        sums = graphs.sum_nodes(batch, x * graphs.sum_neighbours(batch, x))
+        sums = graphs.sum_nodes(batch, x * graphs.sum_neighbors(batch, x))
         return jnp.sum(sums), sums
 
       (_, sums), grad = jax.value_and_grad(loss, has_aux=True)(batch.nodes)
@@ -99,6 +99,6 @@ class SumsTest(parameterized.TestCase):
     # No node of padding to point to.
     batch = _batch(graphs.Padding(7, 16, 7, 2))
     np.testing.assert_array_equal(
-        graphs.sum_neighbours(batch, batch.nodes),
-        graphs.sum_neighbours(_batch(), batch.nodes),
+        graphs.sum_neighbors(batch, batch.nodes),
+        graphs.sum_neighbors(_batch(), batch.nodes),
     )

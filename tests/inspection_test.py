@@ -187,7 +187,7 @@ class SampleTest(looping.LoopTest):
       used = sample.negatives.neg_logits[~near]
       self.assertAlmostEqual(np.abs(used).max(), clip_scale, places=4)
 
-  def test_neighbours_of_different_chapters_are_no_pair(self):
+  def test_neighbors_of_different_chapters_are_no_pair(self):
     experiment = _sentence_experiment(self)
     validation = experiment.data.validation
     shifted = validation.segments.copy()
@@ -196,6 +196,42 @@ class SampleTest(looping.LoopTest):
     validation.segments = shifted
     sample = sentence_inspect.sample(experiment, experiment.create_state())
     self.assertNotEqual(sample.labels[2], sample.labels[3])
+
+
+class DrawingsTest(parameterized.TestCase):
+
+  def test_layout_of_a_ring_is_a_ring(self):
+    n = 12
+    steps = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    places = graph_inspect.stress_layout(np.minimum(steps, n - steps))
+    radii = np.linalg.norm(places, axis=1)
+    np.testing.assert_allclose(radii, radii.mean(), rtol=0.02)
+    steps = np.linalg.norm(places - np.roll(places, 1, axis=0), axis=1)
+    np.testing.assert_allclose(steps, steps.mean(), rtol=0.05)
+
+  def test_layout_of_a_path_is_a_line(self):
+    n = 7
+    steps = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    places = graph_inspect.stress_layout(steps)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    np.testing.assert_allclose(apart, steps, atol=0.02)
+
+  def test_distances_must_be_finite(self):
+    with self.assertRaisesRegex(ValueError, 'distances must be a finite'):
+      graph_inspect.stress_layout([[0, np.inf], [np.inf, 0]])
+
+  def test_pictures(self):
+    lone = graph_inspect.graph_picture(1, [], [], size=32)
+    self.assertEqual((lone.shape, lone.dtype), ((32, 32, 3), np.uint8))
+    self.assertLess(lone[16, 16, 0], 100)  # the dot
+    np.testing.assert_array_equal(lone[0, 0], 255)
+    two_parts = graph_inspect.graph_picture(4, [0, 2], [1, 3])
+    self.assertLess(two_parts.mean(), 255)
+
+  def test_large_graphs_are_drawn_around_their_center(self):
+    senders, receivers = np.zeros(499, int), np.arange(1, 500)
+    star = graph_inspect.graph_picture(500, senders, receivers)
+    self.assertLess(star[32, 32, 0], 200)
 
 
 class InspectTest(looping.LoopTest):
@@ -231,6 +267,7 @@ class InspectTest(looping.LoopTest):
     body = '\n'.join(part for x in sections for part in x.parts)
     self.assertIn('standard (epoch', body.replace('%', ''))
     self.assertIn('loss.beta', body)
+    self.assertIn('embeddings, as the loss compares them. Rows of one', body)
     for name in ('loss', 'curve_knn_top1', 'similarities', 'margins',
                  'false_negatives', 'effective_negatives', 'gallery'):
       self.assertTrue((output / f'{name}.png').exists(), name)
@@ -259,6 +296,11 @@ class InspectTest(looping.LoopTest):
       }
       self.assertEmpty(titles['Training'])
       self.assertNotEmpty(titles['Drag beta'])
+      related = 'of one class' if name == 'graphs' else 'that belong together'
+      self.assertIn(
+          f'the features that are evaluated. Rows {related} have',
+          titles['Similarities of pairs'][0],
+      )
       kind = 'png' if name == 'graphs' else 'txt'
       self.assertTrue((output / f'gallery.{kind}').exists())
 
@@ -278,7 +320,7 @@ class NamesTest(looping.LoopTest):
       with self.assertRaisesRegex(ValueError, '--workdir has .* twice'):
         inspection.single_runs([root / 'c', root / 'c'])
 
-  def test_runs_of_a_sweep_are_named_by_what_they_differ_in(self):
+  def test_runs_of_a_sweep_are_named_by_values_that_differ(self):
     root = self.workdir()
     sweep = image_config.simclr()
     sweep.sweep = {'loss': {'beta': (0.0, 1.0)}, 'seed': (0, 1)}

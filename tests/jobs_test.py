@@ -195,7 +195,7 @@ def _last_step(run):
 def _user_of(run):
   """The process that trains a run; None if there is none."""
   try:
-    with workdir_lib.claim(run):
+    with workdir_lib.lock(run):
       return None
   except workdir_lib.WorkdirError as error:
     return int(re.search(r'process (\d+)', str(error))[1])

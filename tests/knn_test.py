@@ -208,7 +208,7 @@ class KnnTest(parameterized.TestCase):
         ({'k': 0}, 'k must be >= 1, got 0'),
         ({'block_size': 0}, 'block_size must be >= 1, got 0'),
         ({'temperature': 0.0}, 'temperature must be > 0'),
-        ({'num_classes': 2.5}, 'num_classes must be a whole number'),
+        ({'num_classes': 2.5}, 'num_classes must be an int'),
     ):
       arguments = good | change
       arrays = [

@@ -17,12 +17,13 @@ import hcl_jax
 from hcl_jax import losses
 
 _ROOT = pathlib.Path(hcl_jax.__file__).parent
+_BENCHMARKS = _ROOT.parent / 'benchmarks'
 
 # A module may import from lower layers and from its own package.
 _LAYERS = {
     '_checks': 0, '_vectors': 0, 'losses': 0, 'schedules': 0,
     'augment': 1, 'momentum': 1, 'models': 1, 'storage': 1, 'runs': 1,
-    'evaluation': 1, 'analysis': 1, 'theory': 1, 'reporting': 1,
+    'evaluation': 1, 'analysis': 1, 'theory': 1,
     'training': 2,
     'images': 3, 'graphs': 3, 'sentences': 3,  # they do not know each other
     'domains': 4,
@@ -33,7 +34,7 @@ _LAYERS = {
 }  # fmt: skip
 _SIBLINGS = {
     ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),
-    ('schedules', '_checks'), ('runs', 'storage'), ('runs', 'reporting'),
+    ('schedules', '_checks'), ('runs', 'storage'),
     ('theory', 'analysis'), ('hosts', 'command'),
 }  # fmt: skip
 _HEAVY = (
@@ -51,8 +52,15 @@ def _imports(path):
       yield from (f'{node.module}.{alias.name}' for alias in node.names)
 
 
-def _sources():
-  return sorted(_ROOT.rglob('*.py'))
+def _sources(*folders):
+  """Files of the package, or of other folders beside it."""
+  return sorted(x for y in folders or [_ROOT] for x in y.rglob('*.py'))
+
+
+def _module(path):
+  """Name of the module in a file."""
+  parts = path.relative_to(_ROOT.parent).with_suffix('').parts
+  return '.'.join(parts).removesuffix('.__init__')
 
 
 class LayersTest(parameterized.TestCase):
@@ -76,6 +84,16 @@ class LayersTest(parameterized.TestCase):
         )
         self.assertTrue(allowed, f'{path.name} imports {module}')
 
+  def test_the_package_needs_neither_benchmarks_nor_torch(self):
+    for folder, barred in (
+        (_ROOT, {'benchmarks', 'tests', 'torch', 'lightly'}),
+        (_BENCHMARKS, {'tests'}),
+    ):
+      self.assertNotEmpty(_sources(folder))
+      for path in _sources(folder):
+        tops = {module.split('.')[0] for module in _imports(path)}
+        self.assertEmpty(tops & barred, path)
+
   def test_the_engine_names_no_domain(self):
     words = {'image', 'graph', 'sentence', 'simclr', 'moco', 'infograph',
              'quick_thoughts'}  # fmt: skip
@@ -87,11 +105,7 @@ class LayersTest(parameterized.TestCase):
             self.assertNotIn(named, words, f'{path}:{node.lineno}')
 
   def test_no_module_imports_itself_by_way_of_others(self):
-    modules = {
-        '.'.join(['hcl_jax', *path.relative_to(_ROOT).with_suffix('').parts])
-        .removesuffix('.__init__'): path
-        for path in _sources()
-    }  # fmt: skip
+    modules = {_module(path): path for path in _sources(_ROOT, _BENCHMARKS)}
     graph = {
         # The names of a package may come from its modules.
         module: {x for x in _imports(path) if x in modules}
@@ -104,12 +118,12 @@ class LayersTest(parameterized.TestCase):
       self.fail(' -> '.join(error.args[1]))
 
   def test_packages_keep_what_is_private(self):
-    for path in _sources():
-      package = ['hcl_jax', *path.relative_to(_ROOT).parts[:-1]]
+    for path in _sources(_ROOT, _BENCHMARKS):
+      package = [*path.relative_to(_ROOT.parent).parts[:-1]]
       for module in _imports(path):
         *owner, name = module.split('.')
         if owner[:1] == ['hcl_jax'] and re.match('_[^_]', name):
-          self.assertIn(owner, (['hcl_jax'], package), f'{path}: {module}')
+          self.assertIn(owner, (package[:1], package), f'{path}: {module}')
 
   def test_layer_zero_imports_jax_and_numpy_only(self):
     standard = sys.stdlib_module_names
@@ -135,13 +149,13 @@ class LayersTest(parameterized.TestCase):
     )
     self.assertEqual(done.returncode, 0, done.stderr)
 
-  def test_one_file_imports_matplotlib(self):
-    files = [
-        str(path.relative_to(_ROOT))
+  def test_one_package_imports_matplotlib(self):
+    packages = {
+        str(path.relative_to(_ROOT).parent)
         for path in _sources()
         if any(x.split('.')[0] == 'matplotlib' for x in _imports(path))
-    ]
-    self.assertEqual(files, ['report/plots.py'])
+    }
+    self.assertEqual(packages, {'report/plots'})
     script = (
         'import sys, hcl_jax.analysis, hcl_jax.theory\n'
         'sys.exit(bool({"matplotlib", "sklearn", "scipy"} & {*sys.modules}))\n'
@@ -156,7 +170,7 @@ class LayersTest(parameterized.TestCase):
     methods = {'extract', 'extractall', 'unpack_archive', 'system', 'popen',
                'read_pickle'}  # fmt: skip
     loaders = {('yaml', 'load'), ('joblib', 'load'), ('torch', 'load')}
-    for path in _sources():
+    for path in _sources(_ROOT, _BENCHMARKS):
       tops = {module.split('.')[0] for module in _imports(path)}
       self.assertEmpty(tops & modules, path)
       for node in ast.walk(ast.parse(path.read_text())):

@@ -82,7 +82,7 @@ class LinearTest(parameterized.TestCase):
     for rows, rate in zip(order, rates, strict=True):
       state, total = _head.epoch(
           rule, state, jnp.asarray(features), jnp.asarray(labels, jnp.int32),
-          rows, rate,
+          order=rows, learning_rate=rate,
       )  # fmt: skip
       losses.append(total)
     batches = [
@@ -163,7 +163,14 @@ class LinearTest(parameterized.TestCase):
     self.assertEqual(linear._order(0, 0, 23, 512).shape, (1, 23))
 
   def test_learning_rate_falls_at_the_decay_epochs(self):
-    _, rates = _recipe.read(5, 30.0, 0.0, 'sgd', 0.9, (2, 4))
+    _, rates = _recipe.read(
+        epochs=5,
+        learning_rate=30.0,
+        weight_decay=0.0,
+        optimizer='sgd',
+        momentum=0.9,
+        decay_epochs=(2, 4),
+    )
     np.testing.assert_allclose(rates, [30, 30, 3, 3, 0.3], rtol=1e-6)
 
   def test_standardised_results_do_not_depend_on_scale(self):
@@ -205,7 +212,7 @@ class LinearTest(parameterized.TestCase):
   def test_bad_batches(self):
     features, labels = _task()
     for batches, message in (
-        ([], r'epoch_batches\(0\) must give at least one batch'),
+        ([], r'epoch_batches\(0\) must yield one batch or more'),
         ([(features[:, :4], labels)], r'rows of 6 features.*\(23, 4\)'),
         ([(features[:0], labels[:0])], r'one or more rows.*\(0, 6\)'),
         ([(features, labels - 1)], 'labels of epoch_batches.*-1'),

@@ -57,7 +57,7 @@ class LoopTest(looping.LoopTest):
 
   def test_a_workdir_in_use_is_left_alone(self):
     workdir = self.workdir()
-    with workdir_lib.claim(workdir):
+    with workdir_lib.lock(workdir):
       with self.assertRaisesRegex(workdir_lib.WorkdirError, 'is at work in'):
         loop.train(_experiment(), workdir)
       self.assertEqual([x.name for x in workdir.iterdir()], ['.lock'])

@@ -340,7 +340,7 @@ class BatchNormTest(parameterized.TestCase):
     x, counts = _normal(4, 3), np.ones(4, int)
     with self.assertRaisesRegex(ValueError, r'shapes \(4,\) and \(4, 2, 3\)'):
       _apply_bn(_normal(4, 2, 3), _bn_variables(3), counts=counts)
-    with self.assertRaisesRegex(ValueError, 'does not go with splits=2'):
+    with self.assertRaisesRegex(ValueError, 'counts excludes splits=2'):
       _apply_bn(x, _bn_variables(3), counts=counts, splits=2)
 
   def test_statistics_are_float32_in_bfloat16(self):

@@ -42,9 +42,9 @@ class TammesTest(parameterized.TestCase):
     self.assertAlmostEqual(np.degrees(known), degrees, delta=1e-4)
 
   def test_the_same_seed_gives_the_same_points(self):
-    knobs = {'num_restarts': 2, 'num_steps': 20}
+    options = {'num_restarts': 2, 'num_steps': 20}
     one, same, other = (
-        theory.tammes_packing(5, 3, seed=seed, **knobs).points
+        theory.tammes_packing(5, 3, seed=seed, **options).points
         for seed in (3, 3, 4)
     )
     np.testing.assert_array_equal(one, same)
@@ -71,7 +71,7 @@ class TammesTest(parameterized.TestCase):
 class BallPackingTest(parameterized.TestCase):
 
   def test_value(self):
-    points = 3 * _polygon(5)[:4]  # the ends have one neighbour, 72 degrees off
+    points = 3 * _polygon(5)[:4]  # the ends have one neighbor, 72 degrees off
     value = 2 - 2 * np.cos(np.radians(72))
     self.assertAlmostEqual(theory.packing_value(points), value, places=6)
     points[3] = -points[1]

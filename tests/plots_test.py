@@ -74,7 +74,7 @@ class SimilarityFigureTest(_FigureTestCase):
     )
     self.check(plots.similarity_figure({'none': empty}), panels=2)
 
-  def test_many_runs_differ_in_more_than_colour(self):
+  def test_many_runs_differ_in_more_than_color(self):
     figure = plots.similarity_figure({str(i): _histograms() for i in range(9)})
     self.check(figure, panels=2)
     lines = figure.legends[0].get_lines()
@@ -136,7 +136,11 @@ class CurvesFigureTest(_FigureTestCase):
         _legend(plots.curves_figure(curves, 'knn/top1')), list(curves)
     )
     self.check(plots.curves_figure({'point': ([3], [0.2])}, 'knn/top1'))
-    with self.assertRaisesRegex(ValueError, 'one of base, fast, slow; got x'):
+    curves['zero'] = [1, 2], [0.1, 0.0]
+    figure = plots.curves_figure(curves, 'knn/top1', baseline='zero')
+    title = figure.legends[0].get_title().get_text()
+    self.assertEqual(title, 'reaches 0.0% (zero) at')
+    with self.assertRaisesRegex(ValueError, 'one of .*, slow, zero; got x'):
       plots.curves_figure(curves, 'knn/top1', baseline='x')
 
   def test_convergence_in_beta(self):
@@ -195,16 +199,16 @@ class GalleryFigureTest(_FigureTestCase):
       plots.gallery_figure(gallery, np.zeros(30))
     with self.assertRaisesRegex(ValueError, 'between 0 and 1; got .* 0 to 9'):
       plots.gallery_figure(gallery, np.linspace(0, 9, 120).reshape(30, 2, 2))
-    with self.assertRaisesRegex(ValueError, 'at least; got 2'):
+    with self.assertRaisesRegex(ValueError, r'at least \d+ rows; got 2'):
       plots.gallery_figure(gallery, np.zeros((2, 2, 2)))
 
 
 class PackingFigureTest(_FigureTestCase):
 
   def test_packings(self):
-    knobs = {'num_restarts': 2, 'num_steps': 50}
+    options = {'num_restarts': 2, 'num_steps': 50}
     five = {
-        str(dim) + name: theory.tammes_packing(3, dim, **knobs)
+        str(dim) + name: theory.tammes_packing(3, dim, **options)
         for dim in (2, 3)
         for name in 'abc'
     }

@@ -62,27 +62,27 @@ class LabelsTest(parameterized.TestCase):
     self.assertEqual(doctest.testmod(prior), (0, 1))
 
 
-def _positive_and_unlabelled(labels, digit, share, num_unlabelled):
+def _positive_and_unlabeled(labels, digit, share, num_unlabeled):
   """Rows: 80 of the class, and others of which a share is of it."""
   rng = np.random.default_rng(digit)
   own = rng.permutation(np.flatnonzero(labels == digit))
   rest = rng.permutation(np.flatnonzero(labels != digit))
-  count = round(share * num_unlabelled)
-  unlabelled = np.r_[own[80 : 80 + count], rest[: num_unlabelled - count]]
-  return own[:80], rng.permutation(unlabelled)
+  count = round(share * num_unlabeled)
+  unlabeled = np.r_[own[80 : 80 + count], rest[: num_unlabeled - count]]
+  return own[:80], rng.permutation(unlabeled)
 
 
-def _held_out_scores(images, positive, unlabelled):
-  """Two classifiers of positive against unlabelled, each scores what the other
+def _held_out_scores(images, positive, unlabeled):
+  """Two classifiers of positive against unlabeled, each scores what the other
   was trained on."""
   scores = np.empty(len(images))
   for half in (0, 1):
-    rows = np.r_[positive[half::2], unlabelled[half::2]]
+    rows = np.r_[positive[half::2], unlabeled[half::2]]
     is_positive = np.arange(len(rows)) < len(positive[half::2])
     model = svm.SVC(class_weight='balanced').fit(images[rows], is_positive)
-    others = np.r_[positive[1 - half :: 2], unlabelled[1 - half :: 2]]
+    others = np.r_[positive[1 - half :: 2], unlabeled[1 - half :: 2]]
     scores[others] = model.decision_function(images[others])
-  return scores[positive], scores[unlabelled]
+  return scores[positive], scores[unlabeled]
 
 
 class MixtureProportionTest(parameterized.TestCase):
@@ -90,10 +90,10 @@ class MixtureProportionTest(parameterized.TestCase):
   def test_is_the_best_bin(self):
     rng = np.random.default_rng(1)
     positive = rng.normal(2, 1, 40).round(1)  # with ties
-    unlabelled = np.r_[rng.normal(2, 1, 30), rng.normal(-2, 1, 70)].round(1)
-    found = analysis.mixture_proportion(positive, unlabelled)
+    unlabeled = np.r_[rng.normal(2, 1, 30), rng.normal(-2, 1, 70)].round(1)
+    found = analysis.mixture_proportion(positive, unlabeled)
     self.assertAlmostEqual(
-        found.share, reference.best_bin(positive, unlabelled, 0.1, 0.01)
+        found.share, reference.best_bin(positive, unlabeled, 0.1, 0.01)
     )
     self.assertLess(abs(found.share - 0.3), 0.05)
     i = np.argmin(np.abs(np.unique(positive) - found.threshold))
@@ -101,11 +101,11 @@ class MixtureProportionTest(parameterized.TestCase):
     self.assertEqual(found.coverage[0], 1)
 
   @parameterized.parameters((0.1, 900, 0.02), (0.3, 300, 0.05), (0.5, 180, 0.1))
-  def test_a_digit_against_the_rest(self, share, num_unlabelled, most):
+  def test_a_digit_against_the_rest(self, share, num_unlabeled, most):
     images, labels = datasets.load_digits(return_X_y=True)
     errors = []
     for digit in range(10):
-      rows = _positive_and_unlabelled(labels, digit, share, num_unlabelled)
+      rows = _positive_and_unlabeled(labels, digit, share, num_unlabeled)
       found = analysis.mixture_proportion(*_held_out_scores(images / 16, *rows))
       self.assertGreater(found.upper, share)
       errors.append(found.share - share)
@@ -136,10 +136,10 @@ class MixtureProportionTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (([], [1.0]), {}, 'positive_scores must have .*at least 1'),
-      (([1.0], [np.inf]), {}, 'unlabelled_scores must be finite'),
+      (([1.0], [np.inf]), {}, 'unlabeled_scores must be finite'),
       (([1.0], [1.0]), {'delta': 1.0}, r'delta must be in \(0, 1\), got 1'),
       (([1.0], [1.0]), {'gamma': 0.0}, 'gamma must be > 0'),
   )
-  def test_refuses(self, scores, knobs, message):
+  def test_refuses(self, scores, options, message):
     with self.assertRaisesRegex(ValueError, message):
-      analysis.mixture_proportion(*scores, **knobs)
+      analysis.mixture_proportion(*scores, **options)

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
-from hcl_jax import analysis
 from hcl_jax.report import page as report
 from hcl_jax.report import plots
 
@@ -65,10 +64,10 @@ def _images(number=9):
   return rng.integers(0, 256, (number, 4, 4, 3), dtype=np.uint8)
 
 
-def _panel_page(**knobs):
+def _panel_page(**options):
   labels = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0])
-  knobs = {'items': _images(), 'labels': labels} | knobs
-  panel = report.beta_panel([_run(), _run('standard', seed=2)], **knobs)
+  options = {'items': _images(), 'labels': labels} | options
+  panel = report.beta_panel([_run(), _run('standard', seed=2)], **options)
   return report.page('T', 'S', [report.Section('Drag', [panel])])
 
 
@@ -205,41 +204,6 @@ class PageTest(parameterized.TestCase):
         run['anchors'][0]['same'], [0, 1, 0, 1, 0, 1, 0, 1]
     )
     self.assertTrue(data['sprite'].startswith('data:image/png'))
-
-
-class DrawingsTest(absltest.TestCase):
-
-  def test_layout_of_a_ring_is_a_ring(self):
-    n = 12
-    steps = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    places = analysis.stress_layout(np.minimum(steps, n - steps))
-    radii = np.linalg.norm(places, axis=1)
-    np.testing.assert_allclose(radii, radii.mean(), rtol=0.02)
-    neighbours = np.linalg.norm(places - np.roll(places, 1, axis=0), axis=1)
-    np.testing.assert_allclose(neighbours, neighbours.mean(), rtol=0.05)
-
-  def test_layout_of_a_path_is_a_line(self):
-    n = 7
-    steps = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    places = analysis.stress_layout(steps)
-    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
-    np.testing.assert_allclose(apart, steps, atol=0.02)
-
-  def test_distances_must_be_finite(self):
-    with self.assertRaisesRegex(ValueError, 'distances must be a finite'):
-      analysis.stress_layout([[0, np.inf], [np.inf, 0]])
-
-  def test_pictures(self):
-    lone = analysis.graph_picture(1, [], [], size=32)
-    self.assertEqual((lone.shape, lone.dtype), ((32, 32, 3), np.uint8))
-    self.assertLess(lone[16, 16, 0], 100)  # the dot
-    np.testing.assert_array_equal(lone[0, 0], 255)
-    two_parts = analysis.graph_picture(4, [0, 2], [1, 3])
-    self.assertLess(two_parts.mean(), 255)
-
-  def test_large_graphs_are_drawn_around_their_centre(self):
-    star = analysis.graph_picture(500, np.zeros(499, int), np.arange(1, 500))
-    self.assertLess(star[32, 32, 0], 200)
 
 
 class BrowserTest(absltest.TestCase):

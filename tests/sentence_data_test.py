@@ -341,13 +341,13 @@ class VocabularyTest(parameterized.TestCase):
 
   @parameterized.parameters([['a']], [['<unk>', 'a', 'a']], [[]])
   def test_unsuitable_words(self, words):
-    with self.assertRaisesRegex(ValueError, "words must begin with '<unk>'"):
+    with self.assertRaisesRegex(ValueError, "words must start with '<unk>'"):
       vocabulary_lib.Vocabulary(words)
 
   @parameterized.parameters('', '[]', '{"words": ["<unk>"]}', '{"cased": 0')
   def test_damaged_files(self, content):
     path = self.create_tempfile(content=content).full_path
-    with self.assertRaisesRegex(ValueError, 'holds no vocabulary'):
+    with self.assertRaisesRegex(ValueError, 'is no vocabulary'):
       vocabulary_lib.Vocabulary.load(path)
 
 

@@ -210,7 +210,7 @@ class SentenceScoresTest(absltest.TestCase):
             (x[:40], z[:40]), y[:40], (x[40:], z[40:]), y[40:], **knobs
         ),
     )
-    with self.assertRaisesRegex(ValueError, r'each of 120 sent.*\(60, 5\)'):
+    with self.assertRaisesRegex(ValueError, r'each of the 120 sent.*\(60, 5\)'):
       evaluation.sentence_scores(x, make(40, True))
 
 
@@ -301,10 +301,10 @@ class ArgumentsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ({'folds': 1}, 'folds must be 2 or more, got 1'),
-      ({'folds': 13}, 'folds must be at most 12, the rows; got 13'),
+      ({'folds': 13}, 'folds must be at most 12, the number of rows; got 13'),
       ({'folds': 12}, 'inner_folds must be at most 11'),
       ({'labels': [0, 1]}, 'labels must be 12 integers'),
-      ({'labels': np.zeros(12, int)}, 'labels must hold two classes'),
+      ({'labels': np.zeros(12, int)}, 'labels must have two classes'),
       ({'embeddings': np.full((12, 2), np.nan)}, 'must be finite'),
       ({'cs': [-1]}, 'cs must be'),
   )
@@ -317,7 +317,7 @@ class ArgumentsTest(parameterized.TestCase):
       ({'test_labels': [0]}, 'test_labels must be 4 integers'),
       ({'test_labels': [0, 1, 1, -1]}, 'test_labels must lie between'),
       ({'test_embeddings': np.eye(4)}, 'must have 12 features'),
-      ({'folds': 13}, 'folds must be at most 12, the rows; got 13'),
+      ({'folds': 13}, 'folds must be at most 12, the number of rows; got 13'),
   )
   def test_mistakes_of_test_sets(self, knobs, message):
     good = {
@@ -330,7 +330,7 @@ class ArgumentsTest(parameterized.TestCase):
       evaluation.question_accuracy(**good | knobs)
 
   def test_seeds(self):
-    with self.assertRaisesRegex(ValueError, 'seed must be a whole number'):
+    with self.assertRaisesRegex(ValueError, 'seed must be an int'):
       cross_validation.cross_validate(
           sentences._Logistic(), np.eye(12), np.arange(12) % 2, seed=-1
       )

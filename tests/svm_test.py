@@ -156,7 +156,7 @@ class ArgumentsTest(parameterized.TestCase):
       ({'features': np.full((12, 2), np.nan)}, 'features must be finite'),
       ({'labels': [0, 1]}, 'labels must be 12 integers'),
       ({'labels': np.arange(12) / 2}, 'labels must be 12 integers'),
-      ({'labels': np.zeros(12, int)}, 'labels must hold two classes'),
+      ({'labels': np.zeros(12, int)}, 'labels must have two classes'),
       ({'labels': np.arange(12) % 2 - 1}, 'labels must lie between'),
       ({'gamma': 'large'}, "gamma must be 'scale', 'auto' or.*'large'"),
       ({'gamma': -1.0}, 'gamma must be .* got -1.0'),
@@ -165,7 +165,7 @@ class ArgumentsTest(parameterized.TestCase):
       ({'folds': 1}, 'folds must be 2 or more'),
       ({'folds': 7}, 'folds must be at most 6, the rows of class 0; got 7'),
       ({'inner_folds': 5}, 'inner_folds must be at most 4.* got 5'),
-      ({'seed': -1}, 'seed must be a whole number >= 0'),
+      ({'seed': -1}, 'seed must be an int >= 0'),
       ({'workers': 0}, 'workers must be'),
   )
   def test_mistakes_are_named(self, knobs, message):

@@ -23,15 +23,15 @@ class WorstCaseTest(parameterized.TestCase):
       beta=(0.0, 2.0), temperature=(0.5, 1.0), num_negatives=(1.0, 20.0)
   )
   def test_tilted_and_worst_case_loss(self, beta, temperature, num_negatives):
-    knobs = {'temperature': temperature, 'num_negatives': num_negatives}
+    options = {'temperature': temperature, 'num_negatives': num_negatives}
     np.testing.assert_allclose(
-        theory.tilted_loss(_rows(), _LABELS, beta=beta, **knobs),
-        reference.tilted_loss(_rows(), _LABELS, beta, *knobs.values()),
+        theory.tilted_loss(_rows(), _LABELS, beta=beta, **options),
+        reference.tilted_loss(_rows(), _LABELS, beta, *options.values()),
         rtol=1e-5,
     )
     np.testing.assert_allclose(
-        theory.worst_case_loss(_rows(), _LABELS, **knobs),
-        reference.tilted_loss(_rows(), _LABELS, None, *knobs.values()),
+        theory.worst_case_loss(_rows(), _LABELS, **options),
+        reference.tilted_loss(_rows(), _LABELS, None, *options.values()),
         rtol=1e-5,
     )
 
@@ -92,18 +92,18 @@ class RiskBoundTest(parameterized.TestCase):
     s = math.sqrt(squared)
     deltas = np.linspace(0.01, 0.99, 9999) * s
     best = np.min(2 * excess / deltas**2 + 2 * excess / (s - deltas) ** 2)
-    knobs = {'separation': xi, 'num_classes': classes, 'temperature': 0.25}
-    self.assertAlmostEqual(theory.risk_bound(excess, **knobs) / best, 1)
+    options = {'separation': xi, 'num_classes': classes, 'temperature': 0.25}
+    self.assertAlmostEqual(theory.risk_bound(excess, **options) / best, 1)
     self.assertAlmostEqual(
-        theory.risk_bound(excess, bound='printed', **knobs),
+        theory.risk_bound(excess, bound='printed', **options),
         8 * excess / squared**2,
     )
 
   def test_says_nothing_of_bad_embeddings(self):
-    knobs = {'separation': 1.0, 'num_classes': 10}
-    self.assertEqual(theory.risk_bound(1.5, **knobs), 1)
-    self.assertEqual(theory.risk_bound(0.5, **knobs), 1)
-    self.assertEqual(theory.risk_bound(0.0, **knobs), 0)
+    options = {'separation': 1.0, 'num_classes': 10}
+    self.assertEqual(theory.risk_bound(1.5, **options), 1)
+    self.assertEqual(theory.risk_bound(0.5, **options), 1)
+    self.assertEqual(theory.risk_bound(0.0, **options), 0)
 
   def test_holds_for_noisy_simplices(self):
     triangle = theory.tammes_packing(3, 2, num_restarts=4).points

@@ -58,19 +58,19 @@ class WorkdirTest(parameterized.TestCase):
     return self.assertRaisesRegex(workdir.WorkdirError, message)
 
   def test_two_do_not_work_in_one_directory(self):
-    with workdir.claim(self.workdir):
+    with workdir.lock(self.workdir):
       with self._assert_refused(f'process {os.getpid()} on .* use another'):
-        with workdir.claim(self.workdir):
+        with workdir.lock(self.workdir):
           pass
-    with workdir.claim(self.workdir):  # it is free again
+    with workdir.lock(self.workdir):  # it is free again
       pass
 
-  def test_a_claim_ends_with_its_process(self):
+  def test_a_lock_ends_with_its_process(self):
     code = (
         'import sys, time\n'
         'from hcl_jax.runs import workdir\n'
-        'with workdir.claim(sys.argv[1]):\n'
-        '  print("claimed", flush=True)\n'
+        'with workdir.lock(sys.argv[1]):\n'
+        '  print("locked", flush=True)\n'
         '  time.sleep(600)\n'
     )
     other = subprocess.Popen(
@@ -81,20 +81,20 @@ class WorkdirTest(parameterized.TestCase):
     )
     self.addCleanup(other.stdout.close)
     self.addCleanup(other.kill)
-    self.assertEqual(other.stdout.readline(), 'claimed\n')
+    self.assertEqual(other.stdout.readline(), 'locked\n')
     with self._assert_refused(f'process {other.pid} on '):
-      with workdir.claim(self.workdir):
+      with workdir.lock(self.workdir):
         pass
     other.kill()
     other.wait()
-    with workdir.claim(self.workdir):
+    with workdir.lock(self.workdir):
       pass
 
   @parameterized.parameters('gs://bucket/run', pathlib.Path('s3://bucket/run'))
   def test_a_bucket_is_not_taken_for_a_local_folder(self, path):
     with contextlib.chdir(self.workdir.parent.parent):
       for use in (
-          lambda: workdir.claim(path).__enter__(),
+          lambda: workdir.lock(path).__enter__(),
           lambda: workdir.open_run(path, _config()),
           lambda: workdir.find_run(path),
           lambda: workdir.load_config(path),
@@ -103,11 +103,11 @@ class WorkdirTest(parameterized.TestCase):
           use()
       self.assertEmpty(list(pathlib.Path().iterdir()))
 
-  def test_a_file_cannot_be_claimed(self):
+  def test_a_file_cannot_be_locked(self):
     self.workdir.parent.mkdir()
     self.workdir.touch()
     with self._assert_refused('is a file'):
-      with workdir.claim(self.workdir):
+      with workdir.lock(self.workdir):
         pass
 
   def test_without_locks_there_is_a_warning(self):
@@ -115,7 +115,7 @@ class WorkdirTest(parameterized.TestCase):
     with (
         mock.patch.object(workdir.fcntl, 'flock', side_effect=error),
         self.assertLogs('absl', logging.WARNING) as logs,
-        workdir.claim(self.workdir),
+        workdir.lock(self.workdir),
     ):
       pass
     self.assertIn('No locks available', logs.output[0])
@@ -128,6 +128,7 @@ class WorkdirTest(parameterized.TestCase):
     self.assertEqual(list(saved), sorted(saved))
     self.assertEqual(saved['train']['warmup'], 200)  # Resolved.
     self.assertEqual(saved['data']['options'], {})
+    self.assertEqual(saved['format'], 1)
 
   def test_round_trip(self):
     workdir.open_run(self.workdir, _config())
@@ -282,6 +283,61 @@ class WorkdirTest(parameterized.TestCase):
       ):
         with self._assert_refused('config.json cannot be read'):
           act()
+
+  def _write_format(self, number):
+    """Gives the configuration of the run another number, or none."""
+    path = self.workdir / 'config.json'
+    saved = json.loads(path.read_text())
+    del saved['format']
+    if number is not None:
+      saved['format'] = number
+    path.write_text(json.dumps(saved))
+
+  def test_a_run_without_a_format_is_continued(self):
+    workdir.open_run(self.workdir, _config())
+    new = self._contents()['config.json']
+    self._write_format(None)
+    before = self._contents()
+    loaded = workdir.load_config(self.workdir)
+    self.assertEqual(self._contents(), before)  # loading is reading
+    self.assertNotIn('format', loaded)
+    with self._assert_refused('seed was 0 and is 1'):
+      workdir.open_run(self.workdir, _config(seed=1))
+    with (
+        mock.patch.object(os, 'replace', side_effect=OSError('full')),
+        self._assert_refused('cannot be written: full'),
+    ):
+      workdir.open_run(self.workdir, _config())
+    for name, content in before.items():
+      self.assertEqual(self._contents()[name], content)
+    workdir.open_run(self.workdir, loaded)
+    self.assertEqual(self._contents()['config.json'], new)
+    self.assertEqual(self._versions()[-1]['changed'], {})
+
+  @parameterized.parameters(
+      (2, r'has format 2, but hcl_jax \S+ knows formats up to 1; upgrade'),
+      (0, 'cannot be read: its format is 0,'),
+      ('new', "cannot be read: its format is 'new',"),
+      (True, 'cannot be read: its format is True,'),
+  )
+  def test_another_format_is_refused(self, number, message):
+    workdir.open_run(self.workdir, _config())
+    self._write_format(number)
+    before = self._contents()
+    for act in (
+        lambda: workdir.open_run(self.workdir, _config()),
+        lambda: workdir.load_config(self.workdir),
+    ):
+      with self._assert_refused(message) as refused:
+        act()
+      self.assertNotIn('\n', str(refused.exception))
+    self.assertEqual(self._contents(), before)
+
+  def test_a_field_may_not_be_called_format(self):
+    config = ml_collections.ConfigDict({'format': 1})
+    with self.assertRaisesRegex(ValueError, 'config.format .* rename'):
+      workdir.open_run(self.workdir, config)
+    self.assertFalse(self.workdir.exists())
 
   def test_no_run(self):
     for path in (self.workdir, self.workdir.parent):

@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What results mean: scores, similarities, negatives, the prior.
+"""Analysis of results: scores, similarities, negatives and the class prior.
 
-Arrays in, arrays out. Figures are in ``hcl_jax.report.plots``.
+Functions take arrays and return arrays; ``hcl_jax.report.plots`` draws them.
 """
 
-from hcl_jax.analysis.curves import epochs_to_reach
-from hcl_jax.analysis.drawings import graph_picture
-from hcl_jax.analysis.drawings import stress_layout
-from hcl_jax.analysis.galleries import Gallery
-from hcl_jax.analysis.galleries import gallery_text
-from hcl_jax.analysis.galleries import hard_negative_gallery
+from hcl_jax.analysis.negatives import Gallery
 from hcl_jax.analysis.negatives import clamp_fraction
 from hcl_jax.analysis.negatives import effective_negatives
+from hcl_jax.analysis.negatives import gallery_text
+from hcl_jax.analysis.negatives import hard_negative_gallery
 from hcl_jax.analysis.negatives import negative_weights
 from hcl_jax.analysis.negatives import sample_negatives
 from hcl_jax.analysis.negatives import two_view_logits
-from hcl_jax.analysis.prior import LabelledPrior
+from hcl_jax.analysis.prior import LabeledPrior
 from hcl_jax.analysis.prior import MixtureProportion
 from hcl_jax.analysis.prior import mixture_proportion
 from hcl_jax.analysis.prior import prior_from_labels
 from hcl_jax.analysis.repeats import Curves
 from hcl_jax.analysis.repeats import Repeats
+from hcl_jax.analysis.repeats import epochs_to_reach
 from hcl_jax.analysis.repeats import group_curves
 from hcl_jax.analysis.repeats import group_repeats
 from hcl_jax.analysis.similarities import FalseNegatives

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores and curves of runs that differ only in the seed, by setting."""
+"""Scores and curves of runs, grouped by setting; repeats differ in the seed."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -10,20 +10,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hcl_jax import _checks
+
 _SEED, _PANEL, _AXIS = 'seed', 'data.name', 'loss.beta'
 _SYMBOLS = {'loss.beta': 'β', 'loss.tau_plus': 'τ⁺'}
 
 
 class Repeats(NamedTuple):
-  """Scores by panel, series and place on an axis.
+  """Scores of repeats by panel, series and position on an axis.
 
   Attributes:
     panels: names of the data sets.
-    series: what tells runs at one place of a panel apart; ``['']`` if nothing.
-    axis: name of the axis, '' where there is none.
-    ticks: names of the places on it; ``['']`` where there is none.
-    scores: ``scores[panel][series][tick]`` are those of the repeats, without
-      NaN.
+    series: labels of the settings that share a panel and a tick; ``['']`` if
+      there is only one.
+    axis: name of the axis; '' without one.
+    ticks: labels of the positions on the axis; ``['']`` without one.
+    scores: ``scores[panel][series][tick]`` are the scores of the repeats,
+      without NaN.
   """
 
   panels: list[str]
@@ -33,7 +36,7 @@ class Repeats(NamedTuple):
   scores: list[list[list[np.ndarray]]]
 
   def counts(self) -> set[int]:
-    """How many repeats settings have that have any."""
+    """Returns the numbers of repeats that settings have, without 0."""
     cells = itertools.chain.from_iterable(itertools.chain(*self.scores))
     return {len(cell) for cell in cells} - {0}
 
@@ -44,26 +47,27 @@ def group_repeats(
     *,
     axis: str | None = None,
 ) -> Repeats:
-  """Groups runs by what they differ in.
+  """Groups the scores of runs by the fields that vary.
 
-  A panel is a data set, the axis is ``loss.beta`` or else the first field of
-  numbers, and all other fields make the series, but for those that only differ
-  from one data set to another. Of these a number that is 0 or one other in
-  every data set, and not the same other, is told as 0 or more. Numbers of one
-  section that change together are told by the first. The seed tells repeats
-  apart.
+  Runs that differ only in the seed are repeats. Every data set has a panel. The
+  axis is ``loss.beta``, or else the first numeric field that varies within a
+  data set. The other fields that vary within a data set label the series:
+
+  - Numeric fields of one section that vary together are labeled by the first.
+  - A numeric field that takes 0 and one other value in every data set, where
+    the other value depends on the data set, is labeled as 0 or > 0.
 
   Args:
-    fields: values of all runs, by the name of the field.
-    scores: of all runs, NaN where a run has none.
-    axis: name of a field of numbers that runs differ in, to have another axis.
+    fields: values of all runs, keyed by field.
+    scores: scores of all runs; NaN for a run without one.
+    axis: numeric field that varies, to use as the axis instead.
 
   Returns:
     The scores of the repeats.
   """
   blank = [''] * len(scores)
   panel_of = list(map(str, fields.get(_PANEL, blank)))
-  names = _telling(fields, panel_of)
+  names = _varying(fields, panel_of)
   axis = _choose_axis(fields, names, axis)
   others = _series_fields(fields, names, axis)
   series_of = _labels(_comparable(fields, panel_of), others, scores)
@@ -87,16 +91,16 @@ def group_repeats(
 
 
 class Curves(NamedTuple):
-  """Scores on the way of runs that differ only in the seed.
+  """Scores during training of runs that differ only in the seed.
 
   Attributes:
-    setting: what they have in common and others have not: the next two.
-    series: of it, all but the place on the axis.
-    place: that on the axis of :func:`group_repeats`.
-    is_baseline: whether beta is 0, and tau_plus where that was swept.
-    epochs: at which all of them were scored, rising, ``[n]``.
+    setting: label of the setting: its series and its place.
+    series: label of the fields that make the series in :func:`group_repeats`.
+    place: label of the field on the axis.
+    is_baseline: whether beta, and tau_plus if it was swept, are 0.
+    epochs: epochs at which every repeat was scored, rising, ``[n]``.
     scores: ``[repeats, n]``.
-    seeds: of the repeats.
+    seeds: seeds of the repeats.
   """
 
   setting: str
@@ -114,25 +118,25 @@ def group_curves(
     *,
     axis: str | None = None,
 ) -> dict[str, list[Curves]]:
-  """Groups the curves of runs by what these differ in.
+  """Groups the curves of runs by the fields that vary.
 
   Args:
-    fields: values of all runs, by the name of the field.
-    curves: epochs and scores of each run; empty where it has none.
-    axis: as in :func:`group_repeats`.
+    fields: values of all runs, keyed by field.
+    curves: epochs and scores of each run; empty for a run without them.
+    axis: see :func:`group_repeats`.
 
   Returns:
-    The curves of each setting, by the name of the data set. Of repeats, the
-    epochs that all have.
+    The curves of each setting at the epochs that its repeats have in common,
+    keyed by data set.
   """
   blank = [''] * len(curves)
   panel_of = list(map(str, fields.get(_PANEL, blank)))
-  names = _telling(fields, panel_of)
+  names = _varying(fields, panel_of)
   axis = _choose_axis(fields, names, axis)
   others = _series_fields(fields, names, axis)
-  told = [name for name in names if name == axis or name in others]
+  labeled = [name for name in names if name == axis or name in others]
   comparable = _comparable(fields, panel_of)
-  setting_of = _labels(comparable, told, curves)
+  setting_of = _labels(comparable, labeled, curves)
   series_of = _labels(comparable, others, curves)
   place_of = _labels(comparable, [axis] if axis else [], curves)
   groups = {}
@@ -161,7 +165,7 @@ def group_curves(
 def curves_by_series(
     panels: Mapping[str, Sequence[Curves]],
 ) -> dict[str, list[Curves]]:
-  """The same curves, of each data set in a panel for each series."""
+  """Splits the panel of each data set into one for each series."""
   spread = {}
   for panel, of_panel in panels.items():
     for curves in of_panel:
@@ -173,9 +177,52 @@ def curves_by_series(
 
 
 def baseline_of(panel: Sequence[Curves]) -> Curves | None:
-  """The only baseline of a panel; None if there is another one, or none."""
+  """Returns the baseline of a panel, or None unless there is exactly one."""
   found = [curves for curves in panel if curves.is_baseline]
   return found[0] if len(found) == 1 and len(panel) > 1 else None
+
+
+def epochs_to_reach(
+    epochs: Any, scores: Any, target: float, *, interpolate: bool = False
+) -> float | None:
+  """Returns the first epoch at which a score is at least a target.
+
+  With the final accuracy of another run as the target, this is the paper's
+  comparison of speed: on STL10, 60 epochs with hard negatives reach the
+  accuracy of 400 epochs of SimCLR (Robinson et al., 2021).
+
+  Args:
+    epochs: epochs at which the score was measured, rising, ``[n]``.
+    scores: ``[n]``.
+    target: the score to reach.
+    interpolate: whether to interpolate linearly between measurements.
+
+  Returns:
+    The epoch, or None if the curve stays below the target.
+
+  Example:
+    >>> epochs_to_reach([10, 20, 30], [0.2, 0.6, 0.7], 0.4)
+    20.0
+    >>> epochs_to_reach([10, 20, 30], [0.2, 0.6, 0.7], 0.4, interpolate=True)
+    15.0
+  """
+  epochs = _checks.numbers('epochs', epochs)
+  scores = _checks.numbers('scores', scores)
+  if epochs.shape != scores.shape:
+    raise ValueError(
+        'epochs and scores must have the same length; got '
+        f'{len(epochs)} and {len(scores)}.'
+    )
+  if np.any(np.diff(epochs) <= 0):
+    raise ValueError(f'epochs must rise; got {epochs}. Sort both first.')
+  reached = np.flatnonzero(scores >= target)
+  if not len(reached):
+    return None
+  i = reached[0]
+  if i == 0 or not interpolate:
+    return float(epochs[i])
+  part = (target - scores[i - 1]) / (scores[i] - scores[i - 1])
+  return float(epochs[i - 1] + part * (epochs[i] - epochs[i - 1]))
 
 
 def _is_baseline(fields, names, row):
@@ -184,18 +231,18 @@ def _is_baseline(fields, names, row):
 
 
 def _comparable(fields, panel_of):
-  """Numbers that every panel has its own of, or 0, as 0 or a word for more."""
+  """Replaces values that are specific to a data set by '> 0'."""
   return {
       name: [
           f'{_symbol(name)} > 0' if value and own else value for value in values
       ]
       for name, values in fields.items()
-      for own in [_has_its_own(values, panel_of)]
+      for own in [_depends_on_panel(values, panel_of)]
   }
 
 
-def _has_its_own(values, panel_of):
-  """Whether panels have 0 and one other number each, which differs."""
+def _depends_on_panel(values, panel_of):
+  """Returns whether each panel has 0 and one other number, not all the same."""
   if not all(map(_is_number, values)):
     return False
   found = {}
@@ -209,8 +256,8 @@ def _has_its_own(values, panel_of):
   )
 
 
-def _telling(fields, panel_of):
-  """Names of fields that tell runs of a panel apart, but for the seed."""
+def _varying(fields, panel_of):
+  """Returns the fields, other than the seed, that vary within a panel."""
   num_panels = len(set(panel_of))
   return [
       name
@@ -228,21 +275,22 @@ def _labels(fields, names, runs):
 
 
 def _series_fields(fields, names, axis):
-  """All but the axis and what changes only with it or an earlier field.
+  """Returns the fields that label series.
 
-  So one number of a method that has several stands for all of them; beta and
-  tau_plus are always told.
+  These are all fields but the axis and those that vary together with it or with
+  an earlier one, so that one hyperparameter of a method stands for all of them.
+  Beta and tau_plus are always labeled.
   """
   kept = [axis] if axis else []
   for name in names:
-    told = any(_echoes(fields, other, name) for other in kept)
-    if name != axis and (name in _SYMBOLS or not told):
+    redundant = any(_vary_together(fields, other, name) for other in kept)
+    if name != axis and (name in _SYMBOLS or not redundant):
       kept.append(name)
   return kept[1:] if axis else kept
 
 
-def _echoes(fields, first, second):
-  """Whether they are numbers of one section that change together."""
+def _vary_together(fields, first, second):
+  """Returns whether two numeric fields of one section vary together."""
   x, y = fields[first], fields[second]
   return (
       first.rpartition('.')[0] == second.rpartition('.')[0]
@@ -255,7 +303,7 @@ def _choose_axis(fields, names, wanted):
   numeric = [name for name in names if all(map(_is_number, fields[name]))]
   if wanted and wanted not in numeric:
     raise ValueError(
-        'axis must be a number that runs differ in: '
+        'axis must be a numeric field that varies: '
         f'{" or ".join(numeric) or "there is none"}; got {wanted!r}.'
     )
   return wanted or (_AXIS if _AXIS in numeric else next(iter(numeric), ''))
@@ -270,9 +318,8 @@ def _number(value):
 
 
 def _label(name, value):
-  """A word speaks for itself; a number does not."""
   if isinstance(value, str):
-    return value
+    return value  # clear without the name of its field
   return f'{_symbol(name)} = {_number(value) if _is_number(value) else value}'
 
 

@@ -1,34 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cosine similarities of pairs: histograms, alignment, uniformity, margins.
 
-Every function takes embeddings of any length, compares their directions in
-float32 and holds tiles of similarities, never all of them. A row of zeros has
-similarity 0 to everything.
+Embeddings need not be unit vectors: directions are compared, in float32, and a
+row of zeros has similarity 0 to everything. Similarities are computed in tiles,
+so memory is linear in the number of rows.
 """
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import _checks
 from hcl_jax import _vectors
-from hcl_jax.analysis import _hardest
 
 _BLOCK_SIZE = 1024  # a tile of 4 MiB
 
 
 class SimilarityHistograms(NamedTuple):
-  """Numbers of pairs by cosine similarity.
+  """Counts of pairs by cosine similarity.
 
   Attributes:
-    edges: of the bins, from -1 to 1, ``[num_bins + 1]``. A bin has its lower
-      edge, the last one also its upper.
-    same: pairs of rows with the same label, ``[num_bins]``.
-    different: pairs of rows with different labels, ``[num_bins]``.
+    edges: edges of the bins, from -1 to 1, ``[num_bins + 1]``. A bin includes
+      its lower edge, and the last bin also its upper edge.
+    same: counts of pairs with the same label, ``[num_bins]``.
+    different: counts of pairs with different labels, ``[num_bins]``.
   """
 
   edges: np.ndarray
@@ -37,14 +38,14 @@ class SimilarityHistograms(NamedTuple):
 
 
 class PairSimilarities(NamedTuple):
-  """An anchor's similarity to its positive and to its negatives, ``[2 batch]``.
+  """Similarities of anchors to their positives and negatives, ``[2 batch]``.
 
-  The first half are the anchors of ``z1``, the second those of ``z2``.
+  The first half has the anchors of ``z1``, the second half those of ``z2``.
 
   Attributes:
     positive: cosine to the other view of the same row.
-    mean_negative: mean cosine to the negatives, NaN where there are none.
-    hardest_negative: largest cosine to a negative, NaN where there are none.
+    mean_negative: mean cosine to the negatives, NaN without negatives.
+    hardest_negative: largest cosine to a negative, NaN without negatives.
   """
 
   positive: np.ndarray
@@ -53,24 +54,23 @@ class PairSimilarities(NamedTuple):
 
   @property
   def margin(self) -> np.ndarray:
-    """How much nearer the positive is than a negative on average."""
+    """Cosine to the positive minus the mean cosine to negatives."""
     return self.positive - self.mean_negative
 
   @property
   def hardest_margin(self) -> np.ndarray:
-    """How much nearer the positive is than any negative; below 0 if it is not.
-    """
+    """Cosine to the positive minus that to the hardest negative."""
     return self.positive - self.hardest_negative
 
 
 class FalseNegatives(NamedTuple):
-  """Shares of false negatives.
+  """Shares of false negatives among the hardest.
 
   Attributes:
     k: numbers of hardest negatives, ``[n]``.
-    fraction: share of the k hardest that have the anchor's label, ``[n]``.
-    base_rate: share of all negatives that have it, which is what random
-      negatives would give.
+    fraction: share of the k hardest with the anchor's label, ``[n]``.
+    base_rate: share of all negatives with the anchor's label, which random
+      negatives would have on average.
   """
 
   k: np.ndarray
@@ -85,19 +85,19 @@ def similarity_histograms(
     num_bins: int = 100,
     block_size: int = _BLOCK_SIZE,
 ) -> SimilarityHistograms:
-  """Counts pairs of rows by cosine similarity, same and different labels apart.
+  """Counts pairs by cosine similarity, separately for same and other labels.
 
-  Every unordered pair is counted once, and no row with itself: what the
-  paper's histograms show (Robinson et al., 2021, figures of the ablations).
+  Every unordered pair of different rows is counted once, as in the histograms
+  of the paper's ablations (Robinson et al., 2021).
 
   Args:
-    embeddings: ``[n, dim]``; need not be unit.
+    embeddings: ``[n, dim]``.
     labels: integers ``[n]``.
-    num_bins: bins of equal width from -1 to 1.
+    num_bins: number of bins of equal width from -1 to 1.
     block_size: rows and columns of a tile of similarities.
 
   Returns:
-    The counts, int64.
+    The histograms; counts are int64.
 
   Example:
     >>> import numpy as np
@@ -124,19 +124,19 @@ def similarity_histograms(
 
 
 def overlap_coefficient(histograms: SimilarityHistograms) -> float:
-  r"""How much the two histograms overlap.
+  r"""Computes the overlap of the two histograms.
 
   .. math::
     \sum_b \min(p_b, q_b)
 
-  with p and q the shares of the pairs in bin b: 0 where a threshold tells the
-  pairs apart, 1 where they are distributed alike.
+  Here p_b and q_b are the shares of pairs of either kind in bin b. The result
+  is 0 if a threshold separates the kinds, and 1 if their distributions agree.
 
   Args:
-    histograms: of :func:`similarity_histograms`.
+    histograms: result of :func:`similarity_histograms`.
 
   Returns:
-    A share; NaN where there are no pairs of one kind.
+    A number between 0 and 1; NaN without pairs of one kind.
 
   References:
     Inman and Bradley, The Overlapping Coefficient as a Measure of Agreement
@@ -151,16 +151,17 @@ def overlap_coefficient(histograms: SimilarityHistograms) -> float:
 
 
 def alignment(z1: Any, z2: Any) -> float:
-  r"""Mean squared distance of positives on the unit sphere.
+  r"""Computes the mean squared distance of positives on the unit sphere.
 
   .. math::
     E \, \|f(x) - f(x^+)\|^2
 
-  0 is best. The paper's L_align is half of it, times the squared radius.
+  Smaller is better. L_align of the paper is half of it, times the squared
+  radius.
 
   Args:
-    z1: one view, ``[batch, dim]``.
-    z2: the other, row i belonging to row i.
+    z1: first view, ``[batch, dim]``.
+    z2: second view; row i is the positive of row i.
 
   Returns:
     A number between 0 and 4.
@@ -176,16 +177,17 @@ def alignment(z1: Any, z2: Any) -> float:
 def uniformity(
     embeddings: Any, *, scale: float = 2.0, block_size: int = _BLOCK_SIZE
 ) -> float:
-  r"""Logarithm of the mean Gaussian potential of pairs on the unit sphere.
+  r"""Computes the log of the mean Gaussian potential on the unit sphere.
 
   .. math::
     \log E \, e^{-s \|f(x) - f(y)\|^2}
 
-  over pairs of different rows. 0 is a single point; less is more uniform.
+  The mean is over pairs of different rows. Smaller is more uniform; equal
+  embeddings give 0.
 
   Args:
     embeddings: ``[n, dim]``.
-    scale: s > 0; the authors take 2.
+    scale: s > 0; Wang and Isola use 2.
     block_size: rows and columns of a tile of similarities.
 
   Returns:
@@ -212,19 +214,20 @@ def pair_similarities(
     labels: Any = None,
     block_size: int = _BLOCK_SIZE,
 ) -> PairSimilarities:
-  """Similarity of each anchor to its positive and to its negatives.
+  """Computes the similarities of anchors to their positives and negatives.
 
   Anchors, positives and negatives are those of :func:`hcl_jax.simclr_loss`.
 
   Args:
-    z1: one view, ``[batch, dim]``.
-    z2: the other, row i belonging to row i.
-    labels: integers ``[batch]``; rows of the anchor's label are no negatives.
+    z1: first view, ``[batch, dim]``.
+    z2: second view; row i is the positive of row i.
+    labels: integers ``[batch]``; rows with the anchor's label are not
+      negatives.
     block_size: anchors in a tile of similarities; its other side is 2 batch.
 
   Returns:
-    The similarities, whose ``margin`` and ``hardest_margin`` are differences
-    of the positive to the negatives.
+    The similarities, and by ``margin`` and ``hardest_margin`` the differences
+    between positive and negatives.
   """
   _checks.positive_int('block_size', block_size)
   z1, z2 = _two_views(z1, z2)
@@ -250,16 +253,16 @@ def false_negatives(
     ids: Any = None,
     block_size: int = _BLOCK_SIZE,
 ) -> FalseNegatives:
-  """How many of an anchor's hardest negatives have the anchor's label.
+  """Computes how many of the hardest negatives have the anchor's label.
 
   Every row is an anchor, and all other rows are its negatives.
 
   Args:
     embeddings: ``[n, dim]``.
     labels: integers ``[n]``.
-    k: numbers of hardest negatives, not more than an anchor has.
-    ids: integers ``[n]``; rows with the anchor's id, the other views of its
-      image, are no negatives of it. By default every row has its own.
+    k: numbers of hardest negatives, at most as many as an anchor has.
+    ids: integers ``[n]``; rows with the anchor's id, such as other views of its
+      image, are not its negatives. By default every row has its own id.
     block_size: anchors in a tile of similarities; its other side is n.
 
   Returns:
@@ -272,11 +275,11 @@ def false_negatives(
     raise ValueError('k must have at least one number, got none.')
   units = _checks.units('embeddings', embeddings, rows=2)
   labels = _checks.host_labels('labels', labels, len(units))
-  ids = _hardest.read_ids(ids, len(units))
+  ids = read_ids(ids, len(units))
   hits, false, negatives = np.zeros(max(k), np.int64), 0, 0
   for start in range(0, len(units), block_size):
     anchors = np.arange(start, min(start + block_size, len(units)))
-    rows, _ = _hardest.hardest(units, ids, anchors, max(k))
+    rows, _ = hardest_rows(units, ids, anchors, max(k))
     hits += np.sum(labels[rows] == labels[anchors, None], axis=0)
     keep = ids[anchors, None] != ids[None, :]
     negatives += keep.sum()
@@ -287,6 +290,27 @@ def false_negatives(
       fraction=found / (len(units) * np.asarray(k)),
       base_rate=float(false / negatives),
   )
+
+
+def read_ids(ids: Any, rows: int) -> np.ndarray:
+  """Returns checked ids; None becomes a different id for each row."""
+  if ids is None:
+    return np.arange(rows)
+  return _checks.host_labels('ids', ids, rows)
+
+
+def hardest_rows(
+    units: np.ndarray, ids: np.ndarray, anchors: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns rows and similarities of the k hardest negatives, hardest first.
+
+  Negatives are the rows with another id than the anchor. Ties are in the order
+  of the rows.
+  """
+  keep = ids[anchors, None] != ids[None, :]
+  _refuse_few(keep, anchors, k)
+  cosines, rows = _top(units[anchors], units, keep, k)
+  return np.asarray(rows), np.asarray(cosines)
 
 
 def _two_views(z1, z2):
@@ -301,7 +325,7 @@ def _cosines(rows, columns):
 
 
 def _tiles(units, block_size) -> Iterator[tuple[np.ndarray, ...]]:
-  """Rows, columns, cosines and, with row < column, whether a pair counts."""
+  """Yields rows, columns, cosines, and a mask that has each pair once."""
   starts = range(0, len(units), block_size)
   for first in starts:
     rows = np.arange(first, min(first + block_size, len(units)))
@@ -313,13 +337,13 @@ def _tiles(units, block_size) -> Iterator[tuple[np.ndarray, ...]]:
 
 def _log_sum_exp(exponents):
   peak = exponents.max()
-  if not np.isfinite(peak):  # a tile that is one row with itself
+  if not np.isfinite(peak):  # the tile has one row, and so no pair
     return peak
   return peak + np.log(np.exp(exponents - peak).sum())
 
 
 def _summary(cosines, keep):
-  """Mean and largest of what each row keeps; NaN of nothing."""
+  """Returns mean and maximum of the kept cosines of each row, or NaN."""
   count = keep.sum(axis=1)
   total = np.sum(cosines, axis=1, where=keep, dtype=np.float64)
   largest = np.max(cosines, axis=1, where=keep, initial=-np.inf)
@@ -328,3 +352,19 @@ def _summary(cosines, keep):
       np.where(some, total / np.maximum(count, 1), np.nan),
       np.where(some, largest, np.nan),
   )
+
+
+def _refuse_few(keep: np.ndarray, anchors: np.ndarray, k: int) -> None:
+  """Raises ValueError if an anchor has fewer than k negatives."""
+  count = keep.sum(axis=1)
+  if count.min() < k:
+    raise ValueError(
+        f'k must not exceed the number of negatives; got k = {k}, and row '
+        f'{anchors[count.argmin()]} has {count.min()} rows with another id.'
+    )
+
+
+@functools.partial(jax.jit, static_argnames='k')
+def _top(anchors, units, keep, k):
+  cosines = _vectors.inner_products(anchors, units)
+  return jax.lax.top_k(jnp.where(keep, cosines, -jnp.inf), k)

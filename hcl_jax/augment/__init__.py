@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SimCLR's augmentations on the device: pure functions of (key, image).
 
-Operations take one planar image, ``[3, height, width]`` with values in [0, 1]
-(:func:`crop` makes one of an ``[height, width, 3]`` image), and explicit
-parameters; ``sample_*`` draw these; :class:`Augmentation` does all of it for a
-batch, inside the caller's compiled step.
+Operations take one planar image, ``[3, height, width]`` with values in [0, 1],
+and explicit parameters. (:func:`crop` takes ``[height, width, 3]`` and returns
+a planar image.) ``sample_*`` draw the parameters. :class:`Augmentation` draws
+and applies all of them to a batch, inside the caller's compiled step.
 """
 
 from hcl_jax.augment._color import adjust_brightness

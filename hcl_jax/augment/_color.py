@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colour operations on one planar image, values in [0, 1].
+"""Color operations on one planar image with values in [0, 1].
 
-An image is ``[3, ...]``: red, green and blue planes of any one shape. Planes
-rather than pixels, and long ones, are what compilers vectorise.
+An image is ``[3, ...]``: red, green and blue planes of the same shape, because
+compilers vectorize long planes better than pixels.
 """
 
 import jax
@@ -18,25 +18,25 @@ def adjust_brightness(image: jax.Array, factor: ArrayLike) -> jax.Array:
 
 
 def adjust_contrast(image: jax.Array, factor: ArrayLike) -> jax.Array:
-  """Moves the image from its mean luma (0) through itself (1) and beyond."""
+  """Interpolates between the mean luma (0) and the image (1), and beyond."""
   return _blend(image, _mean_luma(image), factor)
 
 
 def adjust_saturation(image: jax.Array, factor: ArrayLike) -> jax.Array:
-  """Moves the image from its luma (0) through itself (1) and beyond."""
+  """Interpolates between the luma (0) and the image (1), and beyond."""
   return _blend(image, _luma(image)[None], factor)
 
 
 def adjust_hue(image: jax.Array, shift: ArrayLike) -> jax.Array:
-  r"""Turns every hue; value and saturation stay as they are.
+  r"""Shifts every hue; keeps value and saturation.
 
   With value v and chroma c, a channel whose hue is n sixths of the circle is
 
   .. math::
     v - \mathrm{clip}(d(6 h, n) - 1, 0, 1) \, c
 
-  at hue h, d being the distance on a circle of length 6. Hue and distance are
-  kept as multiples of c: no division, and grey pixels need no care.
+  at hue h, with d the distance on a circle of length 6. Hue and distance are
+  multiples of c: no division, and no special case for gray pixels.
 
   Args:
     image: planar, ``[3, ...]``.
@@ -66,27 +66,27 @@ def adjust_hue(image: jax.Array, shift: ArrayLike) -> jax.Array:
 
 
 def to_grayscale(image: jax.Array) -> jax.Array:
-  """The luma as all three channels."""
+  """Returns the luma as all three channels."""
   return jnp.stack([_luma(image)] * 3)
 
 
 def jitter_color(
     image: jax.Array, order: jax.Array, strengths: jax.Array
 ) -> jax.Array:
-  """The four adjustments, one after another.
+  """Applies the four adjustments one after another.
 
   Args:
     image: planar, ``[3, ...]``.
-    order: a permutation of 0 to 3, ``[4]``: which adjustment comes first,
-      second and so on, 0 being brightness, 1 contrast, 2 saturation and 3 hue.
-    strengths: the factor of each of the first three and the shift of the hue,
-      ``[4]``, by number and not by place in the order.
+    order: permutation of 0 to 3, ``[4]``: the adjustments in order; 0 is
+      brightness, 1 contrast, 2 saturation and 3 hue.
+    strengths: factors of brightness, contrast and saturation, and shift of the
+      hue, ``[4]``; not in the order of ``order``.
 
   Returns:
     An image of the same shape.
   """
-  # Four switches of four: each ends a fusion, which XLA:CPU would otherwise
-  # let grow until it computes every pixel several times. One switch of 24
+  # Each of the four switches ends a fusion. XLA:CPU would otherwise fuse so
+  # much that it computes every pixel several times. One switch over all 24
   # orders takes longer to compile and to run.
   for i in range(4):
     image = jax.lax.switch(order[i], _ADJUSTMENTS, image, strengths)
@@ -117,7 +117,7 @@ def _clip(image):
   return _minimum(_maximum(image, 0.0), 1.0)
 
 
-# jnp.maximum passes NaN on, which takes XLA:CPU several instructions.
+# jnp.maximum propagates NaN, which takes XLA:CPU several instructions.
 def _maximum(a, b):
   return jnp.where(a > b, a, b)
 

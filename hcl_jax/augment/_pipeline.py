@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All augmentations of a batch, with the released parameters as defaults."""
+"""Augments batches, with the released parameters as defaults."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ CIFAR10_STD = (0.2023, 0.1994, 0.2010)
 
 
 class _Draws(NamedTuple):
-  """The parameters of one image; booleans say whether an operation acts."""
+  """Parameters of one image; booleans tell whether an operation applies."""
 
   crop: _sampling.Crop
   flip: jax.Array
@@ -35,33 +35,33 @@ class _Draws(NamedTuple):
 class Augmentation:
   """SimCLR's augmentations of a batch, for use inside a compiled step.
 
-  In this order: random resized crop, flip, colour jitter, grayscale, blur,
-  normalise. Nothing is rounded to bytes in between. The defaults are those of
-  the paper's released code. An operation of probability 0 is not compiled; it
-  does not change what is drawn for the others.
+  The order is: random resized crop, flip, color jitter, grayscale, blur,
+  normalization. Nothing is rounded to bytes in between. The defaults are those
+  of the paper's released code. An operation of probability 0 is not compiled;
+  the random numbers of the others do not change.
 
-  A row of the result depends on its own key and image only, so neither the
-  batch it is in nor the number of devices matters. From each key come 32
-  uniform numbers, whatever the settings: 22 for the crop (as in
-  :func:`sample_crop`), 5 for the jitter (as in :func:`sample_jitter`), and one
-  each for whether to flip, to jitter, to make gray, to blur, and for sigma.
+  A row of the result depends only on its own key and image, not on the rest of
+  the batch or the number of devices. For any settings, each key gives 32
+  uniform numbers: 22 for the crop (as in :func:`sample_crop`), 5 for the jitter
+  (as in :func:`sample_jitter`), and one each for flip, jitter, grayscale, blur
+  and sigma.
 
   Attributes:
     size: side of the result.
-    scale: least and greatest area of the crop over the image's.
-    ratio: least and greatest width over height of the crop, before resizing.
+    scale: minimum and maximum area of the crop, relative to the image.
+    ratio: minimum and maximum width / height of the crop, before resizing.
     flip: probability of a horizontal flip.
-    jitter: probability of the colour jitter.
-    brightness: greatest change of its factor from 1.
-    contrast: the same.
-    saturation: the same.
-    hue: greatest shift, as a fraction of the circle, at most 0.5.
+    jitter: probability of the color jitter.
+    brightness: maximum change of the brightness factor from 1.
+    contrast: maximum change of the contrast factor from 1.
+    saturation: maximum change of the saturation factor from 1.
+    hue: maximum shift of the hue, a fraction of the circle, at most 0.5.
     grayscale: probability of grayscale.
     blur: probability of the blur.
     blur_kernel: taps of the blur, odd; about a tenth of ``size``.
-    blur_sigma: least and greatest standard deviation of the blur.
-    mean: of each channel, to be subtracted; pixels lie in [0, 1].
-    std: of each channel, to be divided by.
+    blur_sigma: minimum and maximum standard deviation of the blur.
+    mean: mean of each channel, to subtract; pixels are in [0, 1].
+    std: standard deviation of each channel, to divide by.
 
   Example:
     >>> import jax, numpy as np
@@ -88,7 +88,7 @@ class Augmentation:
   std: tuple[float, float, float] = CIFAR10_STD
 
   def __post_init__(self):
-    # Tuples, whatever came: a value that can be hashed.
+    # Tuples, because the value must be hashable.
     read = {
         name: _checks.bounds(name, getattr(self, name))
         for name in ('scale', 'ratio', 'blur_sigma')
@@ -113,7 +113,7 @@ class Augmentation:
       images: uint8, ``[batch, height, width, 3]``.
 
     Returns:
-      Normalised images, float32, ``[batch, size, size, 3]``.
+      Normalized images, float32, ``[batch, size, size, 3]``.
     """
     images = _checks.images(images, 4)
     _checks.keys(keys, images.shape[0])
@@ -131,7 +131,7 @@ class Augmentation:
     return _normalize(jnp.moveaxis(planes, 1, -1), self.mean, self.std)
 
   def _draw(self, key, shape):
-    # One draw for all: each call of the generator costs a compilation.
+    # One draw for all: each call of the generator takes compile time.
     uniform = jax.random.uniform(key, (32,))
     low, high = self.blur_sigma
     return _Draws(
@@ -153,7 +153,7 @@ class Augmentation:
     )
 
   def _at_once(self, draws, images):
-    """For accelerators: whole-batch products, and both sides of a branch."""
+    """Augments on accelerators: batched products, both sides of branches."""
 
     def one(draws, image):
       cropped = _resample.crop(
@@ -164,7 +164,7 @@ class Augmentation:
     return jax.vmap(one)(draws, images)
 
   def _one_by_one(self, draws, images):
-    """For CPUs: a loop in place, whose branches are really taken."""
+    """Augments on CPUs: a loop in place, with real branches."""
     planes = self._crop_planes(draws, images)
     if not (self.jitter or self.grayscale or self.blur):
       return planes
@@ -174,13 +174,13 @@ class Augmentation:
       image = self._recolor(own, image, matmul=False)
       return jax.lax.dynamic_update_index_in_dim(flat, image, i, 0)
 
-    # Flat planes: XLA:CPU vectorises the last axis, so it must be long.
+    # Flat planes: XLA:CPU vectorizes the last axis, so it must be long.
     flat = planes.reshape(*planes.shape[:2], -1)
     flat = jax.lax.fori_loop(0, len(flat), step, flat)
     return flat.reshape(planes.shape)
 
   def _crop_planes(self, draws, images):
-    """The crops in few passes that vectorise: pick rows, then multiply."""
+    """Crops in few passes that vectorize: selects rows, then multiplies."""
     batch, height, width, _ = images.shape
     crop = draws.crop
     taps = functools.partial(_resample.crop_taps, outputs=self.size)
@@ -203,7 +203,7 @@ class Augmentation:
     return planes.reshape(batch, 3, self.size, self.size)
 
   def _recolor(self, draws, image, *, matmul):
-    """Everything between crop and normalisation, on one image."""
+    """Applies everything between crop and normalization to one image."""
     if self.jitter:
       image = _maybe(
           draws.jitter, _color.jitter_color, image, *draws.adjustments
@@ -232,17 +232,17 @@ def normalize(
     *,
     size: int | None = None,
 ) -> jax.Array:
-  """Bytes to normalised floats: the transform of test images.
+  """Converts bytes to normalized floats, as for test images.
 
   Args:
     images: uint8, ``[..., height, width, 3]``.
-    mean: of each channel, to be subtracted; pixels lie in [0, 1].
-    std: of each channel, to be divided by.
-    size: side to resize to first, as :class:`Augmentation` resizes its crops;
-      None leaves images as large as they are.
+    mean: mean of each channel, to subtract; pixels are in [0, 1].
+    std: standard deviation of each channel, to divide by.
+    size: side to resize to first, as :class:`Augmentation` resizes crops; None:
+      keep the size.
 
   Returns:
-    float32, of the same shape, or ``[..., size, size, 3]``.
+    Images of the same shape, or ``[..., size, size, 3]``, float32.
   """
   mean, std = _checks.statistics(mean, std)
   images = _checks.images(images).astype(jnp.float32) / 255
@@ -270,10 +270,10 @@ def _row(i, array):
 
 
 def _materialize(tree):
-  """Keeps XLA:CPU from computing ``tree`` anew for every pixel that reads it.
+  """Keeps XLA:CPU from computing ``tree`` again for every pixel.
 
-  A loop that makes no round, but the compiler cannot know it, ends a fusion;
-  ``jax.lax.optimization_barrier`` is gone before XLA:CPU fuses.
+  A loop ends a fusion; this one has no iterations, but the compiler cannot know
+  that. XLA:CPU removes ``jax.lax.optimization_barrier`` before it fuses.
   """
   count = jnp.abs(jax.tree.leaves(tree)[0].ravel()[0]).astype(jnp.int32)
   return jax.lax.while_loop(

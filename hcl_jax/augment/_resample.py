@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crop with resize, and blur: linear maps of rows, then of columns.
+"""Crops, resizes and blurs by linear maps of rows, then of columns.
 
 Every output row is a weighted sum of a few input rows, its taps. A map is
-applied by picking these rows, or as a matrix product.
+applied by selecting these rows, or as a matrix product.
 """
 
 import math
@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 import numpy as np
 
-_FEW_TAPS = 3  # of a blur, for which shifts are faster than products
+_FEW_TAPS = 3  # with so few, shifts blur faster than products
 
 
 class Taps(NamedTuple):
-  """A map from ``inputs`` rows to ``outputs`` rows.
+  """Linear map from ``inputs`` rows to ``outputs`` rows.
 
   Attributes:
-    index: which input rows, int32, ``[taps, outputs]``.
-    weights: how much of each, ``[taps, outputs]``.
+    index: input rows, int32, ``[taps, outputs]``.
+    weights: weights of the input rows, ``[taps, outputs]``.
   """
 
   index: jax.Array
@@ -38,14 +38,14 @@ def crop(
     size: int,
     flip: ArrayLike = False,
 ) -> jax.Array:
-  """Crops, resizes to a square and, if asked to, flips left and right.
+  """Crops, resizes to a square and optionally flips left and right.
 
-  Bilinear; where the crop is larger than the result, the triangle grows with
-  it (antialias), as Pillow resizes. No pixel outside the crop is looked at.
+  Bilinear with antialiasing, as in Pillow: if the crop is larger than the
+  result, the triangle filter is wider. Pixels outside the crop are not used.
 
   Args:
     image: ``[rows, columns, 3]``.
-    top: first row of the crop; a whole number, as are the next three.
+    top: first row of the crop; an integer, like the next three.
     left: first column.
     height: rows of the crop.
     width: columns of the crop.
@@ -65,13 +65,14 @@ def crop(
 def gaussian_blur(
     image: jax.Array, sigma: ArrayLike, *, kernel_size: int, matmul: bool = True
 ) -> jax.Array:
-  """Blurs with a truncated Gaussian; the border is reflected (reflect-101).
+  """Blurs with a truncated Gaussian; reflects the border (reflect-101).
 
   Args:
     image: planar, ``[3, height, width]``, sides > ``kernel_size // 2``.
     sigma: standard deviation in pixels, > 0.
     kernel_size: taps per axis, odd.
-    matmul: multiply rows by a matrix rather than pick them: the same value.
+    matmul: multiply rows by a matrix instead of selecting them; the value is
+      the same.
 
   Returns:
     An image of the same shape.
@@ -95,7 +96,7 @@ def crop_taps(
     outputs: int,
     flip: ArrayLike = False,
 ) -> Taps:
-  """The taps that resize ``length`` rows from ``start`` on to ``outputs``."""
+  """Returns taps that resize ``length`` rows from ``start`` to ``outputs``."""
   start, length = jnp.float32(start), jnp.float32(length)
   place = jnp.arange(outputs, dtype=jnp.float32)
   place = jnp.where(flip, outputs - 1 - place, place)
@@ -103,7 +104,7 @@ def crop_taps(
   reach = jnp.maximum(step, 1)
   center = start + (place + 0.5) * step
   first = jnp.maximum(jnp.floor(center - reach + 0.5), start)
-  # The open interval (center - reach, center + reach) holds no more centres.
+  # The open interval (center - reach, center + reach) has no more centers.
   taps = math.ceil(2 * max(inputs / outputs, 1))
   row = first[None] + jnp.arange(taps, dtype=jnp.float32)[:, None]
   weights = 1 - jnp.abs(row + 0.5 - center[None]) / reach
@@ -115,7 +116,7 @@ def crop_taps(
 
 
 def blur_taps(sigma: ArrayLike, size: int, kernel_size: int) -> Taps:
-  """The taps that blur ``size`` rows."""
+  """Returns taps that blur ``size`` rows."""
   offset = np.arange(kernel_size)[:, None] - kernel_size // 2
   index = _reflect(np.arange(size) + offset, size)
   weights = _gaussian(sigma, kernel_size)[:, None]
@@ -137,7 +138,7 @@ def _reflect(index, size):
 
 
 def _blur_by_shifts(image, weights, axis):
-  """Blurs along an axis: the sum of shifted images, and the two borders."""
+  """Blurs along an axis by a sum of shifted images, and two borders."""
   size, half = image.shape[axis], len(weights) // 2
 
   def mixed(starts, count):
@@ -156,7 +157,7 @@ def _blur_by_shifts(image, weights, axis):
 
 
 def matrix(taps: Taps, inputs: int) -> jax.Array:
-  """The map as ``[inputs, outputs]``, to be multiplied from the right."""
+  """Returns the map as a matrix ``[inputs, outputs]`` for the right side."""
   row = jnp.arange(inputs, dtype=jnp.int32)[:, None]
   return sum(
       jnp.where(row == index[None], weights[None], 0)
@@ -165,12 +166,12 @@ def matrix(taps: Taps, inputs: int) -> jax.Array:
 
 
 def mix_rows(image: jax.Array, rows: jax.Array) -> jax.Array:
-  """``[inputs, ...]`` and ``[inputs, outputs]`` to ``[outputs, ...]``."""
+  """Maps ``[inputs, ...]`` to ``[outputs, ...]`` by ``[inputs, outputs]``."""
   return _product('h...,hy->y...', image.astype(jnp.float32), rows)
 
 
 def pick_rows(rows_in: jax.Array, taps: Taps) -> jax.Array:
-  """The same by taps, for ``[inputs, n]``: faster where gathers are fast."""
+  """Maps ``[inputs, n]`` by taps, which is faster where gathers are fast."""
   total = 0.0
   for index, weights in zip(*taps, strict=True):
     picked = rows_in.at[index].get(mode='promise_in_bounds')
@@ -179,10 +180,10 @@ def pick_rows(rows_in: jax.Array, taps: Taps) -> jax.Array:
 
 
 def mix_columns(image: jax.Array, columns: jax.Array) -> jax.Array:
-  """``[..., inputs]`` and ``[inputs, outputs]`` to ``[..., outputs]``."""
+  """Maps ``[..., inputs]`` to ``[..., outputs]`` by ``[inputs, outputs]``."""
   return _product('...w,wx->...x', image, columns)
 
 
 def _product(equation, a, b):
-  # Or TPUs and GPUs would keep fewer bits than a pixel has.
+  # By default TPUs and GPUs keep fewer bits than a pixel has.
   return jnp.einsum(equation, a, b, precision=jax.lax.Precision.HIGHEST)

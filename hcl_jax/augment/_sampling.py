@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws of the augmentations' parameters, one image at a time."""
+"""Draws parameters of the augmentations of one image."""
 
 import itertools
 from typing import NamedTuple
@@ -15,7 +15,7 @@ ORDERS = np.array(list(itertools.permutations(range(4))), np.int32)
 
 
 class Crop(NamedTuple):
-  """A box in pixels: whole numbers as float32."""
+  """Box in pixels: integers as float32."""
 
   top: jax.Array
   left: jax.Array
@@ -24,7 +24,7 @@ class Crop(NamedTuple):
 
 
 class Jitter(NamedTuple):
-  """What :func:`hcl_jax.augment.jitter_color` takes."""
+  """Arguments of :func:`hcl_jax.augment.jitter_color`."""
 
   order: jax.Array
   strengths: jax.Array
@@ -39,16 +39,16 @@ def sample_crop(
 ) -> Crop:
   """Draws the box of a random resized crop.
 
-  Area over the image's area is uniform in ``scale`` and the logarithm of width
-  over height is uniform in that of ``ratio``; sides are rounded. The first of
-  ten such draws that fits is placed uniformly; if none fits, the largest centre
-  crop within ``ratio`` is taken.
+  The area, relative to the image, is uniform in ``scale``; the logarithm of
+  width / height is uniform in that of ``ratio``; sides are rounded. The first
+  of ten such draws that fits gets a uniform position. If none fits, the box is
+  the largest center crop within ``ratio``.
 
   Args:
     key: a PRNG key.
     shape: height and width of the image.
-    scale: least and greatest fraction of the area.
-    ratio: least and greatest width over height.
+    scale: minimum and maximum fraction of the area.
+    ratio: minimum and maximum width / height.
 
   Returns:
     The box.
@@ -58,7 +58,7 @@ def sample_crop(
 
 
 def choose_crop(draws, shape, *, scale, ratio) -> Crop:
-  """What :func:`sample_crop` makes of its uniform draws, ``[22]``."""
+  """Converts the uniform draws of :func:`sample_crop`, ``[22]``, to a box."""
   rows, columns = shape
   area = rows * columns * _between(scale, draws[:_TRIES])
   aspect = jnp.exp(_between(np.log(ratio), draws[_TRIES:-2]))
@@ -86,17 +86,17 @@ def sample_jitter(
     saturation: float = 0.4,
     hue: float = 0.1,
 ) -> Jitter:
-  """Draws the four adjustments, independent and uniform, and their order.
+  """Draws independent uniform strengths of the adjustments, and their order.
 
   Args:
     key: a PRNG key.
-    brightness: its factor lies in [max(0, 1 - brightness), 1 + brightness].
-    contrast: the same.
-    saturation: the same.
-    hue: its shift lies in [-hue, hue].
+    brightness: the factor is in [max(0, 1 - brightness), 1 + brightness].
+    contrast: the factor is in [max(0, 1 - contrast), 1 + contrast].
+    saturation: the factor is in [max(0, 1 - saturation), 1 + saturation].
+    hue: the shift is in [-hue, hue].
 
   Returns:
-    The order, one of 24 with equal chance, and the strengths.
+    The order, one of 24 with equal probability, and the strengths.
   """
   draws = jax.random.uniform(key, (5,))
   return choose_jitter(
@@ -109,7 +109,7 @@ def sample_jitter(
 
 
 def choose_jitter(draws, *, brightness, contrast, saturation, hue) -> Jitter:
-  """What :func:`sample_jitter` makes of its uniform draws, ``[5]``."""
+  """Converts the uniform draws of :func:`sample_jitter`, ``[5]``."""
   ranges = [(max(0, 1 - x), 1 + x) for x in (brightness, contrast, saturation)]
   low, high = np.transpose([*ranges, (-hue, hue)])
   order = jnp.minimum(jnp.int32(24 * draws[4]), 23)
@@ -122,7 +122,7 @@ def _between(bounds, draws):
 
 
 def _center(shape, ratio):
-  """Sides of the largest crop whose width over height is within ratio."""
+  """Returns the sides of the largest crop with width / height in ratio."""
   rows, columns = shape
   if columns < rows * ratio[0]:
     return float(round(columns / ratio[0])), float(columns)
@@ -131,8 +131,8 @@ def _center(shape, ratio):
   return float(rows), float(columns)
 
 
-def _place(room, draw, center):
-  """A whole number from 0 to room, or the middle."""
-  # The product may round up to room + 1.
-  drawn = jnp.minimum(jnp.floor((room + 1) * draw), room)
-  return jnp.where(center, jnp.floor(room / 2), drawn)
+def _place(space, draw, center):
+  """Returns an integer from 0 to space, or the middle."""
+  # The product may round up to space + 1.
+  drawn = jnp.minimum(jnp.floor((space + 1) * draw), space)
+  return jnp.where(center, jnp.floor(space / 2), drawn)

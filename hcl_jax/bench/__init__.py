@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the library takes here, and what memory it needs: a command."""
+"""Times the loss and the train step on the machine of a user: a command."""

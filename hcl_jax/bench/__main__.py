@@ -1,38 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m hcl_jax.bench COMMAND [--flags]"""
+"""python -m hcl_jax.bench BENCH [--flags]"""
 
-from hcl_jax import command
-from hcl_jax.bench import augment
-from hcl_jax.bench import checkpoint
-from hcl_jax.bench import graph
+from hcl_jax.bench import cli
 from hcl_jax.bench import loss
-from hcl_jax.bench import scale
-from hcl_jax.bench import soak
-from hcl_jax.bench import sweep
-from hcl_jax.bench import text
+from hcl_jax.bench import steps
 from hcl_jax.bench import train
 
-_COMMANDS = {
-    'augment': augment.command,
-    'checkpoint': checkpoint.command,
-    'graph': graph.command,
-    'loss': loss.command,
-    'scale': scale.command,
-    'soak': soak.command,
-    'sweep': sweep.command,
-    'text': text.command,
-    'train': train.command,
+BENCHES = {
+    'loss': cli.Bench(loss.command, (loss,)),
+    'train': cli.Bench(train.command, (train, steps)),
 }
 
-
-def main(arguments: list[str]) -> None:
-  if len(arguments) != 1 or arguments[0] not in _COMMANDS:
-    raise command.UsageError(
-        f'expected one sub-command of: {", ".join(_COMMANDS)}; got '
-        f'{" ".join(arguments) or "none"}.'
-    )
-  _COMMANDS[arguments[0]]()
-
-
 if __name__ == '__main__':
-  command.run('hcl_jax.bench', main)
+  cli.run('hcl_jax.bench', BENCHES)

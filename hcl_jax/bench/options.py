@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags that all sub-commands share."""
+"""Flags that all benches share."""
 
 import os
 
@@ -7,25 +7,19 @@ from absl import flags
 
 from hcl_jax import command as command_lib
 
-ROUNDS = flags.DEFINE_integer('rounds', 5, 'Timed rounds.')
+REPETITIONS = flags.DEFINE_integer(
+    'repetitions', 5, 'How often each candidate is timed.'
+)
 ONE_CORE = flags.DEFINE_bool(
     'one_core', False, 'Pin the process to one core and report its CPU time.'
 )
-JSON = flags.DEFINE_string('json', '', 'Where to write the results, if set.')
-# Of prepared data; the names without the prefix are flags of hcl_jax.prepare.
-DATASET = flags.DEFINE_string(
-    'bench_dataset', '',
-    'A collection of graphs, as MUTAG, or a corpus, as sentences/books.',
-)
-DATA_DIR = flags.DEFINE_string(
-    'bench_data_dir', '', 'Where it is; by default where tfds has its data.'
-)
-command_lib.local('json', 'bench_data_dir')
+JSON = flags.DEFINE_string('json', '', 'File to write the results to.')
+command_lib.local('json')
 
 
 def check() -> None:
-  """Refuses flags that would fail later."""
-  at_least(ROUNDS, 1)
+  """Raises UsageError for a shared flag that would fail later."""
+  at_least(REPETITIONS, 1)
   path = JSON.value
   directory = os.path.dirname(os.path.abspath(path))
   if path and (os.path.isdir(path) or not os.access(directory, os.W_OK)):
@@ -33,6 +27,7 @@ def check() -> None:
 
 
 def at_least(flag: flags.FlagHolder, least: float) -> None:
+  """Raises UsageError unless a flag is a number >= ``least``."""
   if not flag.value >= least:
     raise command_lib.UsageError(
         f'--{flag.name} must be >= {least}, got {flag.value}.'
@@ -40,10 +35,10 @@ def at_least(flag: flags.FlagHolder, least: float) -> None:
 
 
 def read_sizes(flag: flags.FlagHolder, least: int = 2) -> list[int]:
-  """The whole numbers of a list, each once."""
+  """Returns the ints of a list flag, each once."""
   for text in flag.value:
     if not text.isdecimal() or int(text) < least:
       raise command_lib.UsageError(
-          f'--{flag.name} must be whole numbers >= {least}, got {text!r}.'
+          f'--{flag.name} must be integers >= {least}, got {text!r}.'
       )
   return list(dict.fromkeys(map(int, flag.value)))

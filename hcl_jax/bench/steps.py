@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The train step of an image encoder on random images, for benches to take."""
+"""Builds the train step of an image encoder on random images."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,13 +23,13 @@ from hcl_jax.training import task as task_lib
 
 NETWORKS = flags.DEFINE_list(
     'networks', [],
-    'Of resnet10, resnet18, resnet50 and small; by default, resnet18 and '
-    'resnet50 in train and resnet18 in checkpoint.',
+    'Encoders, of resnet10, resnet18, resnet50 and small; by default resnet18 '
+    'and, in train, resnet50.',
 )  # fmt: skip
 BATCH = flags.DEFINE_integer('step_batch', 64, 'Images per step.')
 STEM = flags.DEFINE_enum(
     'stem', 'cifar', ('cifar', 'strided'),
-    'Of ResNets: a first convolution of stride 1, or of stride 2.',
+    'First convolution of ResNets: of stride 1 (cifar) or 2 (strided).',
 )  # fmt: skip
 _KNOWN = ('resnet10', 'resnet18', 'resnet50', 'small')
 _IMAGES = 4096  # random bytes: what they show does not matter here
@@ -106,8 +106,11 @@ class Step:
       optimizer: optax.GradientTransformation,
       batch: dict[str, np.ndarray],
   ):
-    self._take = step_lib.make_step(step_lib.Rules(task, optimizer, seed=0))
-    self._rows = step_lib.split_rows(batch, jax.local_device_count())
+    rules = step_lib.Rules(task, optimizer, seed=0)
+    self._take = step_lib.make_step(
+        lambda _: rules, devices=jax.local_devices()
+    )
+    self._batch = batch
     state = state_lib.create(
         task, optimizer, {'image': batch['image'][:1]}, seed=0
     )
@@ -115,7 +118,7 @@ class Step:
 
   def __call__(self) -> Any:
     """Takes one step; returns its metrics when they are there."""
-    self.state, metrics = self._take(self.state, self._rows)
+    self.state, metrics = self._take({}, self.state, self._batch)
     return jax.block_until_ready(metrics)
 
 

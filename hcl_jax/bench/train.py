@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the train step beside its parts, and beside torch's.
+"""Times the train step beside its parts.
 
   python -m hcl_jax.bench train --networks=resnet18 --step_batch=64
   python -m hcl_jax.bench train --networks=resnet10 --stem=strided \\
@@ -11,6 +11,8 @@ timed without convolutions as products, which they are on a CPU where that is
 faster; the options of the compiler stay.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
 import importlib.util
 import statistics
 from typing import Any
@@ -18,15 +20,14 @@ from typing import Any
 from absl import flags
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 
-from hcl_jax import reporting
-from hcl_jax.bench import contest
+from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import output
 from hcl_jax.bench import steps
 from hcl_jax.models import convolution
+from hcl_jax.runs import reporting
 from hcl_jax.training import step as step_lib
 
 _LOSS_BATCH = flags.DEFINE_integer(
@@ -34,14 +35,16 @@ _LOSS_BATCH = flags.DEFINE_integer(
 )
 _PLAIN = flags.DEFINE_bool(
     'plain_convolutions', False,
-    'Time the step with no convolution turned into a product, too.',
+    'Also time the step with no convolution turned into a matrix product.',
 )  # fmt: skip
-_TORCH = flags.DEFINE_bool('torch', True, 'Run torch too, where installed.')
 _NOTES = """\
 'share' is a part's time over the step's; the loss is timed at its own batch, so
 its share is of as many steps as make up that batch (a convolutional step costs
-the same per image). 'step on views' leaves the augmentation out, as torch's
-does. '/ torch' is the median over rounds of its time over torch's.\
+the same per image). 'step on views' leaves the augmentation out.\
+"""
+_PEER_NOTES = """\
+So do the steps of other libraries, which run on the host: '/ x' is the time of
+'step on views' over x's, median over repetitions.\
 """
 
 
@@ -62,24 +65,24 @@ class Parts:
     self._batch = next(self._setting.batches)
     self._loss_batch = loss_batch
 
-  def runs(self) -> list[contest.Timed]:
-    """All contestants, the step first."""
+  def runs(self) -> list[harness.Timed]:
+    """Returns all candidates, the step first."""
     runs = [
-        contest.timed(f'{self.network} step', self._step(self._task)),
-        contest.timed(f'{self.network} step on views', self._step_on_views()),
-        contest.timed('data', lambda: next(self._setting.batches)),
-        contest.timed('augmentation', self._augmentation()),
-        contest.timed('loss', self._loss()),
+        harness.timed(f'{self.network} step', self._step(self._task)),
+        harness.timed(f'{self.network} step on views', self._step_on_views()),
+        harness.timed('data', lambda: next(self._setting.batches)),
+        harness.timed('augmentation', self._augmentation()),
+        harness.timed('loss', self._loss()),
     ]
     if _PLAIN.value:
       with convolution.plain():  # The first call compiles.
         runs.append(
-            contest.timed('plain convolutions', self._step(self._task))
+            harness.timed('plain convolutions', self._step(self._task))
         )
     return runs
 
   def views(self) -> tuple[np.ndarray, np.ndarray]:
-    """Two views of a batch, for torch."""
+    """Returns two views of a batch, for a peer."""
     keys = jax.random.split(jax.random.key(0), len(self._batch['image']))
     view = np.asarray(self._task.encoder.augment(keys, self._batch['image']))
     return view, view[::-1].copy()
@@ -119,59 +122,54 @@ class Parts:
     z1, noise = rng.standard_normal((2, *shape), np.float32)
     chunk = jax.device_put((z1, z1 + noise))
     batch = dict.fromkeys(('label', 'index'), np.zeros(shape[:2], np.int32))
-    loss = step_lib.make_loss(self._task)
+    loss = step_lib.make_loss(self._task, jax.local_devices())
     return lambda: jax.block_until_ready(loss([chunk], {}, batch, np.int32(0)))
 
 
-def torch_run(parts: Parts) -> contest.Timed:
-  """The step on views in torch."""
-  from hcl_jax.bench import torch_resnet
-
-  step = torch_resnet.make_step(
-      parts.network,
-      parts.views(),
-      joblib.cpu_count(),
-      stem_stride=2 if steps.STEM.value == 'strided' else 1,
-  )
-  return contest.timed(f'{parts.network} torch', step)
+# Makes the step on views in another library; None if it lacks the network.
+Peer = Callable[[Parts], Callable[[], Any] | None]
 
 
-def measure(network: str, with_torch: bool) -> list[dict[str, Any]]:
-  """One row for each contestant of a network."""
+def measure(network: str, peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
+  """Returns one row for each candidate of a network."""
   batch, loss_batch = steps.BATCH.value, _LOSS_BATCH.value
   parts = Parts(network, batch, loss_batch)
-  with_torch = with_torch and network != 'small'  # which is ours alone
-  runs = parts.runs() + ([torch_run(parts)] if with_torch else [])
-  _, clock = contest.choose_clock()
-  contest.time_rounds(runs, options.ROUNDS.value, clock)
+  runs, others = parts.runs(), {}
+  for name, make_step in peers.items():
+    if (step := make_step(parts)) is not None:
+      others[name] = harness.timed(f'{network} {name}', step)
+  _, clock = harness.choose_clock()
+  harness.time_all([*runs, *others.values()], options.REPETITIONS.value, clock)
   step, on_views = runs[0].seconds, runs[1].seconds
-  torch_seconds = runs[-1].seconds if with_torch else []
   rows = []
-  for run in runs:
+  for run in [*runs, *others.values()]:
     scale = batch / loss_batch if run.name == 'loss' else 1.0
-    share = contest.paired_ratio(run.seconds, step)
+    share = harness.paired_ratio(run.seconds, step)
     rows.append({
         'network': network,
         'name': run.name,
         'ms': 1e3 * statistics.median(run.seconds),
         'share': scale * share,
-        'to_torch': contest.paired_ratio(run.seconds, torch_seconds)
-        if run.seconds is on_views
-        else None,
+        'ratios': {
+            name: harness.paired_ratio(on_views, other.seconds)
+            for name, other in others.items()
+            if run.seconds is on_views
+        },
         'first_seconds': run.first_seconds,
-        'round_ms': [1e3 * x for x in run.seconds],
+        'repetition_ms': [1e3 * x for x in run.seconds],
     })
   return rows
 
 
 def report(results: dict[str, Any]) -> str:
   """The whole text: what ran where, the table, how to read it."""
+  names = dict.fromkeys(name for r in results['rows'] for name in r['ratios'])
   lines = [
       [
           r['name'],
           reporting.number(r['ms'], 2),
           f'{r["share"]:.2%}',
-          reporting.number(r['to_torch'], 2),
+          *(reporting.number(r['ratios'].get(x), 2) for x in names),
           reporting.number(r['first_seconds'], 1),
       ]
       for r in results['rows']
@@ -181,38 +179,47 @@ def report(results: dict[str, Any]) -> str:
       f'loss at {results["loss_batch"]}.',
       f'jax {results["jax"]}, backend {results["backend"]} '
       f'({results["device_kind"]}), {results["devices"]} device(s), '
-      f'{results["cores"]} host core(s); torch runs on the host.',
-      f'Medians of {results["rounds"]} rounds, {results["clock"]}:',
+      f'{results["cores"]} host core(s).',
+      f'Medians of {results["repetitions"]} repetitions, {results["clock"]}:',
       '',
       reporting.table(
-          ['part', 'ms', 'share', '/ torch', 'first call s'], lines
+          ['part', 'ms', 'share', *(f'/ {x}' for x in names), 'first call s'],
+          lines,
       ),
       '',
       _NOTES,
+      *([_PEER_NOTES] if names else []),
   ])
 
 
-def command() -> None:
-  """Times the train step and its parts."""
+def command(peers: Mapping[str, Peer] | None = None) -> None:
+  """Times the train step and its parts.
+
+  Args:
+    peers: other libraries to run where installed, by the names of packages.
+  """
   if options.ONE_CORE.value:
-    contest.pin_to_one_core()
+    harness.pin_to_one_core()
   options.check()
   networks = steps.read_networks(default=['resnet18', 'resnet50'])
   for flag in (steps.BATCH, _LOSS_BATCH):
     steps.check_batch(flag)
-  with_torch = _TORCH.value and importlib.util.find_spec('torch') is not None
-  if _TORCH.value and not with_torch:
-    output.say('not installed: torch')
+  found = {}
+  for name, make_step in (peers or {}).items():
+    if importlib.util.find_spec(name) is None:
+      output.say(f'not installed: {name}')
+    else:
+      found[name] = make_step
   results = {
       'command': 'train',
-      **contest.environment(),
+      **harness.environment(),
       'batch': steps.BATCH.value,
       'loss_batch': _LOSS_BATCH.value,
-      'rounds': options.ROUNDS.value,
+      'repetitions': options.REPETITIONS.value,
       'rows': [],
   }
   for network in networks:
-    results['rows'] += measure(network, with_torch)
+    results['rows'] += measure(network, found)
     if options.JSON.value:
       reporting.write_json(options.JSON.value, results)
   print(report(results))

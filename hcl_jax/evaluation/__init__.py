@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good frozen features are: kNN, linear readout, cross-validation."""
+"""Scores frozen features: kNN, linear probes and cross-validation."""
 
 from hcl_jax.evaluation.knn import knn_accuracy
 from hcl_jax.evaluation.knn import knn_scores

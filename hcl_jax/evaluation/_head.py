@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear classifier and one step, or one epoch, of its training."""
+"""Linear classifier, and a step and an epoch of its training."""
 
 import functools
 from typing import Any
@@ -19,7 +19,7 @@ State = tuple[dict[str, jax.Array], optax.OptState]
 def init(
     rule: _recipe.Rule, seed: int, num_features: int, num_classes: int
 ) -> State:
-  """Weights and bias uniform in +-1/sqrt(F), and the optimiser's state."""
+  """Returns weights and bias uniform in +-1/sqrt(F), and optimizer state."""
   rng = np.random.default_rng((seed, 0))
   bound = num_features**-0.5
   draw = functools.partial(rng.uniform, -bound, bound)
@@ -31,19 +31,19 @@ def init(
 
 
 def scores(state: State, features: Any) -> np.ndarray:
-  """Logits ``[n, classes]``."""
+  """Returns logits ``[n, classes]``."""
   return np.asarray(_logits(state[0], jnp.asarray(features)))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def step(rule, state, features, labels, learning_rate):
-  """One update from one batch.
+  """Updates the state from one batch.
 
   Args:
-    rule: the update.
-    state: parameters and optimiser state.
+    rule: update rule.
+    state: parameters and optimizer state.
     features: ``[b, F]``.
-    labels: ``[b]``; rows of label -1 are padding and count for nothing.
+    labels: ``[b]``; rows of label -1 are padding and do not count.
     learning_rate: scalar.
 
   Returns:
@@ -53,19 +53,19 @@ def step(rule, state, features, labels, learning_rate):
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def epoch(rule, state, features, labels, order, learning_rate):
-  """The updates of one epoch over features held on the device.
+def epoch(rule, state, features, labels, *, order, learning_rate):
+  """Updates the state from one epoch of features that are on the device.
 
   Args:
-    rule: the update.
-    state: parameters and optimiser state.
+    rule: update rule.
+    state: parameters and optimizer state.
     features: ``[n, F]``.
     labels: ``[n]``.
     order: rows of each batch, ``[steps, b]``; -1 is padding.
     learning_rate: scalar.
 
   Returns:
-    The new state and the sum of the losses, each taken before its update.
+    The new state and the sum of the losses, each before its update.
   """
 
   def body(state, rows):
@@ -86,7 +86,7 @@ def _step(rule, state, features, labels, learning_rate):
 
 
 def _mean_loss(params, features, labels):
-  """Cross entropy over the rows that are no padding: mean, sum."""
+  """Returns mean and sum of the cross entropy over rows without padding."""
   losses = optax.softmax_cross_entropy_with_integer_labels(
       _logits(params, features), jnp.maximum(labels, 0)
   )
@@ -100,7 +100,7 @@ def _logits(params, features):
 
 
 def _transform(rule: _recipe.Rule) -> optax.GradientTransformation:
-  """The decay is coupled: part of the gradient, for the bias too."""
+  """Returns the optimizer; decay is part of the gradient, also of the bias."""
   direction = {
       'adam': optax.scale_by_adam(),
       'sgd': optax.trace(rule.momentum),

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logistic regression of two classes, fitted to many selections of rows."""
+"""Fits logistic regressions of two classes to many selections of rows."""
 
 from collections.abc import Sequence
 import warnings
 
 import numpy as np
 
-# Of the gradient, beside the largest feature. The first is near the rounding of
-# float32, so that the second must do where there is no progress any more.
+# Of the gradient, relative to the largest feature. The first one is near the
+# rounding of float32; the second one is enough where progress has stopped.
 _TOLERANCE = 1e-7
 _LEAST_TOLERANCE = 1e-5
 _ITERATIONS = 500
-# By then the curvature is worth computing anew, which costs as much as some
-# ten iterations of hundreds of features.
+# After so many iterations a new curvature pays off; with hundreds of features
+# it costs as much as about ten iterations.
 _RENEW_AFTER = 8
 _JITTER = 1e-6
 _LINE_TOLERANCE = 0.01
@@ -25,32 +25,32 @@ def fit_paths(
     is_fitted: np.ndarray,
     cs: Sequence[float],
 ) -> np.ndarray:
-  r"""The minimum for each selection of rows and each C, in float32.
+  r"""Fits each selection of rows with each C, in float32.
 
-  With the n rows that are fitted of one selection, and s = 1 or -1,
+  For a selection of n rows, with s = 1 or -1, minimizes
 
   .. math::
     \frac{|w|^2}{2 C n} + \frac1n \sum_i \log(1 + e^{-s_i w x_i})
 
-  The minimum for a C is found from the one before, by conjugate gradients
-  (Polak and Ribiere), preconditioned by the Hessian, whose part of the data
+  The minimum for one C starts at that for the previous C. Conjugate gradients
+  (Polak and Ribiere) are preconditioned by the Hessian. Its data term
 
   .. math::
     \frac1n \sum_i p_i (1 - p_i) x_i x_i^T
 
-  is kept from an earlier point, often that of another C, and is the mean over
-  selections: it takes as long to compute as many steps. Selections go together,
-  because folds of some data have most rows in common: a mean curvature fits all
-  of them, and the three products of a step read the features once for all. At a
-  solution no entry of the gradient is above 1e-7 of the largest feature, or as
-  small as float32 lets it be.
+  is the mean over selections at an earlier point, often of another C, because
+  computing it takes as long as many steps. All selections are fitted together,
+  because folds of a data set have most rows in common: one mean curvature fits
+  all of them, and the three products of a step read the features once for all.
+  At a solution no entry of the gradient exceeds 1e-7 of the largest feature, or
+  it is as small as float32 allows.
 
   Args:
-    features: x, float32 ``[n, F]``; a column of ones is an intercept, which is
-      penalised as any other.
+    features: x, float32 ``[n, F]``; add a column of ones for an intercept. Its
+      weight is penalized like the others.
     is_positive: where s is 1, ``[n]``.
     is_fitted: rows of each selection, at least one, boolean ``[K, n]``.
-    cs: values of C, best in ascending order.
+    cs: values of C, preferably in ascending order.
 
   Returns:
     Weights, float32 ``[K, len(cs), F]``.
@@ -61,25 +61,25 @@ def fit_paths(
 
 
 class _Problems:
-  """Rows s x, what each problem makes of them, and where its solution is."""
+  """Rows s x, their weights in each problem, and each problem's solution."""
 
   def __init__(self, rows, is_fitted):
     self._rows = rows
     self._scale = np.abs(rows).max()
     self._counts = is_fitted.sum(axis=1)
-    # How much a row counts.
+    # Weights of rows.
     self._shares = (is_fitted / self._counts[:, None]).astype(np.float32)
     self._weights = np.zeros((len(is_fitted), rows.shape[1]), np.float32)
     self._margins = np.zeros(is_fitted.shape, np.float32)
     self._renew_curvature()
 
   def solve(self, c):
-    """Weights at the minima with this C."""
+    """Returns weights at the minima with this C."""
     ridges = (1 / (c * self._counts)).astype(np.float32)[:, None]
-    todo = np.arange(len(ridges))  # problems that are not solved yet
+    todo = np.arange(len(ridges))  # unsolved problems
     gradients = self._gradients(todo, ridges)
-    before, steps, directions = np.empty((3, *gradients.shape), np.float32)
-    last = np.full(len(ridges), np.inf)
+    before, steps, directions = (np.empty_like(gradients) for _ in range(3))
+    last = sizes = np.full(len(ridges), np.inf)
     precondition = None
     for iteration in range(_ITERATIONS):
       sizes = np.abs(gradients[todo]).max(axis=1) / self._scale
@@ -92,13 +92,13 @@ class _Problems:
       todo = todo[going]
       if not len(todo):
         return self._weights.copy()
-      starts_anew = precondition is None
-      if starts_anew:
+      restarts = precondition is None
+      if precondition is None:
         precondition = self._preconditioner(ridges)
       gradient = gradients[todo]
       step = precondition(gradient)
       direction = -step
-      if not starts_anew:
+      if not restarts:
         turn = _dots(step, gradient - before[todo])
         turn /= _dots(steps[todo], before[todo])
         direction += np.maximum(turn, 0) * directions[todo]
@@ -117,7 +117,7 @@ class _Problems:
     return ridges[todo] * self._weights[todo] - wrong @ self._rows
 
   def _go(self, todo, directions, ridges):
-    """To the least values along lines, by Newton's method in brackets."""
+    """Minimizes along lines by Newton's method within brackets."""
     along = directions @ self._rows.T
     margins, shares = self._margins[todo], self._shares[todo]
     linear = ridges[todo] * _dots(self._weights[todo], directions)
@@ -127,33 +127,34 @@ class _Problems:
     first = None
     for _ in range(_LINE_ITERATIONS):
       wrong = _wrong(margins + at * along)
-      pull = wrong * along * shares
-      slopes = linear + at * quadratic - pull.sum(axis=1, keepdims=True)
+      gains = wrong * along * shares
+      slopes = linear + at * quadratic - gains.sum(axis=1, keepdims=True)
       if first is None:
         first = np.abs(slopes)
       elif np.all(np.abs(slopes) <= _LINE_TOLERANCE * first):
         break
       low, high = np.where(slopes < 0, at, low), np.where(slopes < 0, high, at)
-      at = at - slopes / (quadratic + _dots(pull, (1 - wrong) * along))
+      at = at - slopes / (quadratic + _dots(gains, (1 - wrong) * along))
       halfway = np.where(np.isfinite(high), (low + high) / 2, 2 * low)
       at = np.where((low < at) & (at < high), at, halfway)
     self._weights[todo] += at * directions
-    # Not margins plus a step along the line, whose rounding would add up.
+    # Rounding errors of margins + step would accumulate.
     self._margins[todo] = self._weights[todo] @ self._rows.T
 
   def _renew_curvature(self):
-    from scipy.linalg import blas
+    from scipy import linalg
 
     wrong = _wrong(self._margins)
     root = np.sqrt(np.mean(wrong * (1 - wrong) * self._shares, axis=0))
-    # The lower triangle; the transpose is in the order that BLAS wants.
-    self._curvature = blas.ssyrk(1.0, (root[:, None] * self._rows).T, lower=1)
+    # The lower triangle; transposed, the rows are in the order of BLAS.
+    (syrk,) = linalg.get_blas_funcs(('syrk',), dtype=np.float32)
+    self._curvature = syrk(1.0, (root[:, None] * self._rows).T, lower=1)
 
   def _preconditioner(self, ridges):
     from scipy import linalg
 
     hessian = self._curvature.astype(np.float64)
-    # Rounding may leave it indefinite, where features depend on each other.
+    # Rounding may make it indefinite if features are linearly dependent.
     ridge = np.mean(ridges) + _JITTER * np.trace(hessian)
     hessian[np.diag_indices_from(hessian)] += ridge
     factor = linalg.cho_factor(hessian, lower=True, overwrite_a=True)
@@ -161,11 +162,11 @@ class _Problems:
 
 
 def _wrong(margins):
-  """The probability of the other class, 1 / (1 + e^m)."""
-  with np.errstate(over='ignore'):  # 1 / inf is right
+  """Returns the probability of the wrong class, 1 / (1 + e^m)."""
+  with np.errstate(over='ignore'):  # 1 / inf is correct
     return 1 / (1 + np.exp(margins))
 
 
 def _dots(x, y):
-  """Inner products of rows, as a column."""
+  """Returns inner products of rows as a column."""
   return np.einsum('kn,kn->k', x, y)[:, None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The knobs of a linear readout: checked, and put into the form it runs on."""
+"""Checks hyperparameters of a linear probe and converts them."""
 
 from collections.abc import Sequence
 import math
@@ -11,7 +11,7 @@ from hcl_jax import _checks
 
 
 class Rule(NamedTuple):
-  """What an update is made of, the learning rate apart; hashable."""
+  """Update rule without the learning rate; hashable."""
 
   optimizer: str
   momentum: float
@@ -19,6 +19,7 @@ class Rule(NamedTuple):
 
 
 def read(
+    *,
     epochs: int,
     learning_rate: float,
     weight_decay: float,
@@ -26,7 +27,7 @@ def read(
     momentum: float,
     decay_epochs: Sequence[int],
 ) -> tuple[Rule, np.ndarray]:
-  """The update, and the learning rate of each epoch ``[epochs]``."""
+  """Returns the update rule and learning rates of the epochs ``[epochs]``."""
   _checks.positive_int('epochs', epochs)
   _checks.positive('learning_rate', learning_rate)
   _checks.choice('optimizer', optimizer, ('adam', 'sgd'))
@@ -41,14 +42,14 @@ def read(
       axis=1,
   )
   rule = Rule(optimizer, float(momentum), float(weight_decay))
-  return rule, np.float32(learning_rate * 0.1**drops)
+  return rule, np.asarray(learning_rate * 0.1**drops, np.float32)
 
 
 def seeds(values: Sequence[int]) -> list[int]:
-  """One or more whole numbers."""
+  """Reads one or more ints >= 0."""
   values = [int(value) for value in values]
   if not values or min(values) < 0:
     raise ValueError(
-        f'seeds must be one or more whole numbers >= 0, got {values}.'
+        f'seeds must be one or more ints >= 0, got {values}.'
     )
   return values

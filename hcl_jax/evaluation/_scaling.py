@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standardisation: features of mean 0 and deviation 1."""
+"""Standardizes features to mean 0 and standard deviation 1."""
 
 from collections.abc import Callable
 import functools
@@ -13,7 +13,7 @@ _FLOOR = 1e-3
 
 
 def standardizer(features: np.ndarray) -> Callable[[Any], jax.Array]:
-  """A function that moves and scales features as these ask, on the device."""
+  """Returns a function that standardizes as these features need, on device."""
   mean, deviation = _moments(features)
   return functools.partial(_scale, mean=mean, deviation=deviation)
 
@@ -24,10 +24,10 @@ def _scale(features, mean, deviation):
 
 
 def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Mean and standard deviation of each feature, ``[1, F]`` in float32.
+  """Returns mean and standard deviation of each feature, float32 ``[1, F]``.
 
-  Deviations are kept above a thousandth of their root mean square, so that a
-  feature that is all but constant is not blown up to the size of the others.
+  Deviations are at least a thousandth of their root mean square, so that a
+  nearly constant feature is not scaled up to the size of the others.
 
   Args:
     features: ``[n, F]`` in float32.
@@ -36,9 +36,12 @@ def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Mean and deviation; the deviation is never 0.
   """
   blocks = [features[i : i + _ROWS] for i in range(0, len(features), _ROWS)]
-  total = sum(np.sum(b, axis=0, dtype=np.float64) for b in blocks)
+  total, squares = np.zeros((2, features.shape[1]))
+  for block in blocks:
+    total += np.sum(block, axis=0, dtype=np.float64)
   mean = total / len(features)
-  squares = sum(np.sum((b - mean[None]) ** 2, axis=0) for b in blocks)
+  for block in blocks:
+    squares += np.sum((block - mean[None]) ** 2, axis=0)
   deviation = np.sqrt(squares / len(features))
   floor = _FLOOR * np.sqrt(np.mean(deviation**2)) or 1.0
   deviation = np.maximum(deviation, floor)

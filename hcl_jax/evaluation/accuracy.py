@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-1 and top-5 accuracy of class scores."""
+"""Computes top-1 and top-5 accuracies of class scores."""
 
 import numpy as np
 
 
 def top_accuracies(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-  """Shares of rows whose class has the best, or one of the five best, scores.
+  """Returns the shares of rows whose class is the best, or in the best five.
 
-  Of classes with equal scores the lower number ranks first. With five classes
-  or fewer, top-5 is 1 by definition.
+  Among classes with equal scores the lower number ranks first. With five
+  classes or fewer, top-5 is 1 by definition.
 
   Args:
-    scores: larger is better, -inf allowed, ``[n, classes]``.
-    labels: the right classes, ``[n]``.
+    scores: ``[n, classes]``; larger is better, -inf is allowed.
+    labels: true classes, ``[n]``.
 
   Returns:
     ``{'top1': share, 'top5': share}``, between 0 and 1.

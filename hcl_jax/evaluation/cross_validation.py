@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-validation: folds to choose C on, perhaps inside folds to score on."""
+"""Cross-validates classifiers: chooses C on folds, scores on other folds."""
 
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Sequence
 import contextlib
+import functools
 from typing import Any
 from typing import Protocol
+from typing import cast
 import warnings
 
 import joblib
@@ -16,17 +19,17 @@ from hcl_jax import _checks
 CS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 Progress = Callable[[int, int], None]
 Score = Callable[[np.ndarray, np.ndarray], float]
-# Numbers of rows to fit, and of rows to classify then.
+# Indices of rows to fit, and of rows to classify.
 Division = tuple[np.ndarray, np.ndarray]
 
-# With fewer rows all folds are done before another process has started.
+# With fewer rows all folds finish before another process has started.
 _ROWS_FOR_PROCESSES = 500
-# Folds that a process is given at a time, whatever the number of processes.
+# Folds per task of a process, for any number of processes.
 _FOLDS_TOGETHER = 5
 
 
 class Classifier(Protocol):
-  """What is cross-validated; it goes to other processes by pickling."""
+  """Interface of a classifier to cross-validate; must be picklable."""
 
   def predictions(
       self,
@@ -35,22 +38,23 @@ class Classifier(Protocol):
       divisions: Sequence[Division],
       cs: Sequence[float],
   ) -> list[list[np.ndarray]]:
-    """Classes of some rows after fitting others, for each division and C.
+    """Returns classes of rows after fitting others, per division and C.
 
     Args:
       features: ``[n, F]`` in float64.
-      labels: ``[m]``, of the first rows at least; any row that is fitted is
-        among these.
-      divisions: which rows to fit and which to classify.
-      cs: inverse strengths of the regularisation.
+      labels: labels of the first m rows, ``[m]``, including all rows to fit.
+      divisions: rows to fit and rows to classify.
+      cs: inverse strengths of the regularization.
     """
+    ...
 
   def describe(self, features: np.ndarray) -> dict[str, Any]:
-    """What the classifier derives from features to fit, for the record."""
+    """Returns what the classifier derives from training features, by name."""
+    ...
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
-  """The share of rows that are classified rightly."""
+  """Returns the share of rows that are classified correctly."""
   return float(np.mean(predicted == labels))
 
 
@@ -66,39 +70,41 @@ def cross_validate(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-  """Accuracy on held-out folds, with C chosen without them.
+  """Computes the accuracy on held-out folds, with C chosen without them.
 
-  The rows are divided into folds. For each of them, the other rows are divided
-  into inner folds, and C is the first of ``cs`` with the best mean accuracy
-  over these; then the classifier is fitted to all the other rows and scored on
-  the fold.
+  For each fold, the other rows are divided into inner folds, and C is the first
+  of ``cs`` with the best mean accuracy over these. Then the classifier is
+  fitted to all the other rows and scored on the fold.
 
   Args:
-    classifier: what to fit.
+    classifier: classifier to fit.
     features: ``[n, F]``.
     labels: classes from 0, ``[n]``.
     cs: values of C to choose from.
     folds: number of folds.
-    inner_folds: number of folds that C is chosen on.
-    seed: of both divisions, >= 0, which are stratified; None: folds are rows
-      that follow each other.
-    workers: processes; None: one for each core, or this one alone for fewer
+    inner_folds: number of folds to choose C on.
+    seed: seed of both stratified divisions, >= 0; None: folds are consecutive
+      rows.
+    workers: number of processes; None: one per core, or only this one for fewer
       than 500 rows. The result does not depend on it.
-    progress: called after each fold with the number done and ``folds``; what
-      it raises ends the folds that are under way.
+    progress: called after each fold with the number done and ``folds``; an
+      exception from it cancels the remaining folds.
 
   Returns:
-    ``accuracy``, the mean over folds, between 0 and 1; ``deviation``, their
-    standard deviation (unbiased); and ``folds``, for each its ``accuracy``, the
-    chosen ``c``, its ``inner_accuracy`` and what the classifier derived.
+    ``accuracy``, the mean over folds, from 0 to 1; ``deviation``, the unbiased
+    standard deviation; and ``folds``, each with ``accuracy``, the chosen ``c``,
+    its ``inner_accuracy`` and what the classifier describes.
   """
   features, labels, cs = _read(features, labels, cs)
   _check_seed(seed)
   check_folds(folds, inner_folds, labels, stratified=seed is not None)
+  run_fold = functools.partial(
+      _run_fold, cs=cs, inner_folds=inner_folds, seed=seed
+  )
   done = _in_processes(
-      _run_fold,
+      run_fold,
       [
-          (classifier, features, labels, division, cs, inner_folds, seed)
+          (classifier, features, labels, division)
           for division in _splits(labels, folds, seed)
       ],
       _read_workers(workers, len(features), folds),
@@ -125,20 +131,20 @@ def predict(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, dict[str, Any]]:
-  """Classes of other rows, with C chosen on folds of those that are fitted.
+  """Predicts classes of new rows, with C chosen on folds of the training rows.
 
   Args:
-    classifier: what to fit.
+    classifier: classifier to fit.
     train_features: ``[m, F]``.
     train_labels: classes from 0, ``[m]``.
-    features: of the other rows, ``[n, F]``.
+    features: features of the new rows, ``[n, F]``.
     cs: values of C to choose from.
-    folds: number of folds that C is chosen on.
-    seed: as of :func:`cross_validate`.
-    score: the first C with the best mean of this over folds is chosen; a
-      function of labels and predicted classes.
-    workers: as of :func:`cross_validate`.
-    progress: as of :func:`cross_validate`.
+    folds: number of folds to choose C on.
+    seed: see :func:`cross_validate`.
+    score: function of labels and predicted classes; the first C with the best
+      mean score over folds is chosen.
+    workers: see :func:`cross_validate`.
+    progress: see :func:`cross_validate`.
 
   Returns:
     Classes ``[n]``; the chosen ``c`` and its ``inner_score``.
@@ -149,20 +155,20 @@ def predict(
   _check_count('folds', folds, len(labels))
   divisions = _splits(labels, folds, seed)
   inner = _in_processes(
-      _inner_scores,
+      functools.partial(_inner_scores, cs=cs, score=score),
       [
-          (classifier, train_features, labels, some, cs, score)
+          (classifier, train_features, labels, some)
           for some in _in_parts(divisions, _FOLDS_TOGETHER)
       ],
       _read_workers(workers, len(labels), folds),
       _by_fold(progress, folds),
   )
   c, mean = _choose(cs, np.concatenate(inner))
-  rows = np.arange(len(labels) + len(features))
+  rows, first = np.arange(len(labels) + len(features)), len(labels)
   ((predicted,),) = classifier.predictions(
       np.concatenate([train_features, features]),
       labels,
-      [np.split(rows, [len(labels)])],
+      [(rows[:first], rows[first:])],
       [c],
   )
   return predicted, {'c': c, 'inner_score': mean}
@@ -188,7 +194,7 @@ def check_folds(
   if inner_folds > left:
     raise ValueError(
         f'inner_folds must be at most {left}, the rows of class '
-        f'{classes[counts.argmin()]} left by a fold; got {inner_folds}.'
+        f'{classes[counts.argmin()]} outside a fold; got {inner_folds}.'
     )
 
 
@@ -197,15 +203,20 @@ def _check_count(name, folds, rows):
   if folds < 2:
     raise ValueError(f'{name} must be 2 or more, got {folds}.')
   if folds > rows:
-    raise ValueError(f'{name} must be at most {rows}, the rows; got {folds}.')
+    raise ValueError(
+        f'{name} must be at most {rows}, the number of rows; got {folds}.'
+    )
 
 
-def _run_fold(classifier, features, labels, division, cs, inner_folds, seed):
+def _run_fold(
+    classifier, features, labels, division, *, cs, inner_folds, seed
+):
   """Chooses C on the rows outside a fold and scores on the fold."""
   rest, held_out = division
   train = features[rest], labels[rest]
   inner = _splits(labels[rest], inner_folds, seed)
-  c, mean = _choose(cs, _inner_scores(classifier, *train, inner, cs, accuracy))
+  scores = _inner_scores(classifier, *train, inner, cs=cs, score=accuracy)
+  c, mean = _choose(cs, scores)
   ((predicted,),) = classifier.predictions(features, labels, [division], [c])
   return {
       'accuracy': accuracy(labels[held_out], predicted),
@@ -215,8 +226,8 @@ def _run_fold(classifier, features, labels, division, cs, inner_folds, seed):
   }
 
 
-def _inner_scores(classifier, features, labels, divisions, cs, score):
-  """The score on each fold, for each C."""
+def _inner_scores(classifier, features, labels, divisions, *, cs, score):
+  """Returns the score on each fold, for each C."""
   predictions = classifier.predictions(features, labels, divisions, cs)
   return [
       [score(labels[held_out], predicted) for predicted in by_c]
@@ -225,14 +236,14 @@ def _inner_scores(classifier, features, labels, divisions, cs, score):
 
 
 def _choose(cs, inner):
-  """The first C with the best mean over folds, and that mean."""
+  """Returns the first C with the best mean over folds, and that mean."""
   means = np.mean(inner, axis=0)
   best = int(np.argmax(means))
   return cs[best], float(means[best])
 
 
 def _splits(labels, folds, seed):
-  from sklearn import model_selection  # Slow to import.
+  from sklearn import model_selection  # slow to import
 
   divide = model_selection.KFold(folds)
   if seed is not None:
@@ -247,7 +258,7 @@ def _in_parts(items, size):
 
 
 def _by_fold(progress, folds):
-  """Counts folds where parts of them are counted."""
+  """Returns a progress function of tasks that reports folds."""
   if progress is None:
     return None
 
@@ -260,13 +271,15 @@ def _by_fold(progress, folds):
 
 
 def _in_processes(function, arguments, workers, progress):
-  """The function of each of some arguments, in order."""
-  results = joblib.Parallel(n_jobs=workers, return_as='generator')(
-      joblib.delayed(function)(*each) for each in arguments
+  """Returns results of a function for each tuple of arguments, in order."""
+  parallel = joblib.Parallel(n_jobs=workers, return_as='generator')
+  results = cast(
+      Generator[Any, None, None],
+      parallel(joblib.delayed(function)(*each) for each in arguments),
   )
   done = []
   with warnings.catch_warnings(), contextlib.closing(results):
-    # Of folds given up where progress raises.
+    # From cancelled folds, if progress raises.
     warnings.filterwarnings('ignore', '.*cancelled', UserWarning)
     for result in results:
       done.append(result)
@@ -290,12 +303,12 @@ def _read_workers(workers, rows, folds):
 
 def _read_labels(labels, rows):
   labels = np.asarray(labels)
-  whole = labels.dtype.kind in 'iu' and labels.size
-  num_classes = max(int(labels.max()) + 1, 1) if whole else 1
+  integers = labels.dtype.kind in 'iu' and labels.size
+  num_classes = max(int(labels.max()) + 1, 1) if integers else 1
   labels = _checks.classes('labels', labels, rows, num_classes)
   if len(np.unique(labels)) < 2:
     raise ValueError(
-        f'labels must hold two classes or more, got only {labels[0]}.'
+        f'labels must have two classes or more, got only {labels[0]}.'
     )
   return labels
 
@@ -311,4 +324,4 @@ def _check_seed(seed):
   if seed is None:
     return
   if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-    raise ValueError(f'seed must be a whole number >= 0, got {seed!r}.')
+    raise ValueError(f'seed must be an int >= 0, got {seed!r}.')

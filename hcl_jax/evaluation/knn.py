@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighted nearest-neighbour classification of frozen features."""
+"""Classifies frozen features by a weighted vote of nearest neighbors."""
 
 from collections.abc import Iterator
 import functools
@@ -14,8 +14,8 @@ from hcl_jax import _checks
 from hcl_jax import _vectors
 from hcl_jax.evaluation import accuracy
 
-# The product of a tile of 512 x 8192 is long enough to hide what surrounds it,
-# and the tile (16 MiB) is small beside any bank worth blocking.
+# The product of a 512 x 8192 tile takes long enough to hide the overhead, and
+# the tile (16 MiB) is small compared with any bank worth blocking.
 _BLOCK_SIZE = 8192
 _QUERIES = 512
 
@@ -31,24 +31,24 @@ def knn_accuracy(
     temperature: float = 0.5,
     block_size: int = _BLOCK_SIZE,
 ) -> dict[str, float]:
-  """Accuracy of the weighted vote of the k nearest neighbours.
+  """Computes the accuracy of the weighted vote of the k nearest neighbors.
 
-  See :func:`knn_scores` for the vote. Of classes with equal scores, those
-  without a vote among them, the lower number ranks first; with five classes or
+  See :func:`knn_scores` for the vote. Among classes with equal scores, such as
+  those without a vote, the lower number ranks first. With five classes or
   fewer, top-5 is 1 by definition.
 
   Args:
     bank: features of the training set, ``[m, F]``.
-    bank_labels: their classes, ``[m]``. Unlabelled rows must be left out.
+    bank_labels: classes of the training set, ``[m]``, without unlabeled rows.
     queries: features of the test set, ``[n, F]``.
-    labels: their classes, ``[n]``.
+    labels: classes of the test set, ``[n]``.
     num_classes: number of classes.
-    k: neighbours that vote; all m if there are fewer.
-    temperature: t > 0; the released protocol takes the training temperature.
+    k: number of neighbors that vote, at most m.
+    temperature: t > 0; the released protocol uses the training temperature.
     block_size: see :func:`nearest_neighbors`.
 
   Returns:
-    ``{'top1': share, 'top5': share}``, between 0 and 1.
+    ``{'top1': share, 'top5': share}``, from 0 to 1.
 
   Example:
     >>> import numpy as np
@@ -82,25 +82,24 @@ def knn_scores(
     temperature: float = 0.5,
     block_size: int = _BLOCK_SIZE,
 ) -> np.ndarray:
-  r"""Logarithms of the votes of the k nearest neighbours for each class.
+  r"""Computes logarithms of the votes of the k nearest neighbors per class.
 
   .. math::
     \log \sum_{j \in N_k(i),\ y_j = c} e^{\cos(q_i, b_j) / t}
 
-  The logarithm keeps classes apart that would all underflow at a small
-  temperature.
+  Without the logarithm, votes would underflow at a small temperature.
 
   Args:
     bank: features ``[m, F]``.
-    bank_labels: their classes, ``[m]``.
+    bank_labels: classes of the bank, ``[m]``.
     queries: features ``[n, F]``.
     num_classes: number of classes.
-    k: neighbours that vote; all m if there are fewer.
+    k: number of neighbors that vote, at most m.
     temperature: t > 0.
     block_size: see :func:`nearest_neighbors`.
 
   Returns:
-    ``[n, num_classes]`` in float64; -inf for a class without a vote.
+    Scores ``[n, num_classes]`` in float64; -inf for a class without a vote.
   """
   _checks.positive_int('num_classes', num_classes)
   _checks.temperature(temperature)
@@ -116,22 +115,23 @@ def knn_scores(
 def nearest_neighbors(
     bank: Any, queries: Any, *, k: int, block_size: int = _BLOCK_SIZE
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The k rows of the bank of largest cosine similarity to each query, exactly.
+  """Finds the k rows of the bank with the largest cosine similarity, exactly.
 
-  Of equally similar rows (as computed in float32) the lower one comes first.
-  A row of zeros has similarity 0 to everything. The device holds the queries,
-  their neighbours so far, one block of the bank and one tile of similarities;
-  the bank itself stays on the host.
+  Among equally similar rows (as computed in float32) the lower one comes first.
+  A row of zeros has similarity 0 to every other. The bank stays on the host;
+  the device memory has the queries, their neighbors so far, one block of the
+  bank and one tile of similarities.
 
   Args:
-    bank: features ``[m, F]``; need not be unit.
-    queries: features ``[n, F]``; need not be unit.
-    k: neighbours to find; all m if there are fewer.
-    block_size: rows of the bank in a tile of similarities; the tile has at
-      most as many queries, and never more than 512.
+    bank: features ``[m, F]``; need not be unit vectors.
+    queries: features ``[n, F]``; need not be unit vectors.
+    k: number of neighbors to find, at most m.
+    block_size: rows of the bank in a tile of similarities; a tile has at most
+      as many queries, and at most 512.
 
   Returns:
-    Similarities, falling, and rows of the bank, both ``[n, min(k, m)]``.
+    Similarities in descending order, and rows of the bank, both
+    ``[n, min(k, m)]``.
   """
   bank, queries = _read(bank, queries, k, block_size)
   return _search(bank, queries, k, block_size)
@@ -154,21 +154,22 @@ def _search(bank, queries, k, block_size):
   ]
   for start, block in _blocks(bank, block_size):
     block = _unit(block)
-    bounds = np.int32([start, len(bank)])
+    bounds = np.array([start, len(bank)], np.int32)
     found = [
         _merge(best, tile, block, bounds)
         for best, tile in zip(found, tiles, strict=True)
     ]
-  return tuple(
+  similarities, rows = (
       np.concatenate(parts)[: len(queries)]
       for parts in zip(*found, strict=True)
   )
+  return similarities, rows
 
 
 def _blocks(
     array: np.ndarray, size: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-  """First row and rows of blocks of one size; the last one ends in zeros."""
+  """Yields first row and rows of blocks, the last one padded with zeros."""
   size = -(-len(array) // -(-len(array) // size))
   for start in range(0, len(array), size):
     block = array[start : start + size]
@@ -181,10 +182,10 @@ _unit = jax.jit(_vectors.normalize)
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _merge(best, queries, block, bounds):
-  """The best of the neighbours so far and those of one block of the bank.
+  """Merges the neighbors so far with those in one block of the bank.
 
-  One selection over both: what was found before stands first, so it wins ties
-  and leaves the selection little to do in the later blocks.
+  One selection over both. Earlier neighbors come first, so they win ties and
+  leave little work in later blocks.
   """
   similarities, rows = best
   start, end = bounds
@@ -204,7 +205,7 @@ def _log_votes(
 ) -> np.ndarray:
   """Sums exp(logits) ``[n, k]`` per class in log space, ``[n, num_classes]``.
 
-  On the host: sums by index have no fixed order on some accelerators.
+  Runs on the host: sums by index have no fixed order on some accelerators.
   """
   n = len(logits)
   cells = (num_classes * np.arange(n)[:, None] + classes).ravel()

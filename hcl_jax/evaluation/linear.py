@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear readout: the accuracy of a linear classifier on a frozen encoder."""
+"""Linear probe: the accuracy of a linear classifier on frozen features."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -37,45 +37,51 @@ def linear_accuracy(
     seeds: Sequence[int] = (0,),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-  """Accuracy of a linear classifier trained on cached features.
+  """Computes the accuracy of a linear classifier trained on cached features.
 
-  The defaults are the released optimiser on standardised features. Adam moves
-  a weight by hardly more than the learning rate in a step, so on raw features
-  the run may end far from the optimum, and further the smaller they are: the
-  result would compare encoders by the scale of their features. The released
-  protocol is ``standardize=False``. Standardised, allow some 2000 steps in
-  all: raise ``epochs`` or ``learning_rate`` for a small training set.
+  The defaults are the released optimizer on standardized features. Adam changes
+  a weight by little more than the learning rate per step, so on raw features
+  the run may end far from the optimum, the further the smaller the features:
+  the result would compare encoders by the scale of their features. The
+  released protocol is ``standardize=False``. With standardized features, use
+  about 2000 steps in all: raise ``epochs`` or ``learning_rate`` for a small
+  training set.
 
   MoCo's protocol is ``optimizer='sgd', learning_rate=30, weight_decay=0,
   batch_size=256, decay_epochs=(60, 80), standardize=False``.
 
   Args:
-    train_features: un-normalised features of the training set, ``[m, F]``.
-    train_labels: their classes, ``[m]``. Unlabelled rows must be left out.
+    train_features: features of the training set, not normalized, ``[m, F]``.
+    train_labels: classes of the training set, ``[m]``, without unlabeled rows.
     test_features: ``[n, F]``.
     test_labels: ``[n]``.
     num_classes: number of classes.
     epochs: passes over the training set, each in a new order.
-    batch_size: rows of a batch; the last one of an epoch may be smaller.
-    learning_rate: of the first epoch.
+    batch_size: rows per batch; the last batch of an epoch may be smaller.
+    learning_rate: learning rate of the first epoch.
     weight_decay: coupled L2 penalty, on weights and bias.
     optimizer: ``'adam'`` or ``'sgd'``.
-    momentum: of ``'sgd'``.
-    decay_epochs: from each of these epochs on, the learning rate is a tenth.
+    momentum: momentum of ``'sgd'``.
+    decay_epochs: epochs at which the learning rate is divided by 10.
     standardize: shift and scale each feature to mean 0 and deviation 1 on the
       training set.
-    seeds: one classifier for each; the seed draws its first weights and the
+    seeds: one classifier per seed, which determines its initial weights and the
       order of the rows.
     progress: called after each epoch with its number, from 0, and the mean
       training loss over rows and seeds.
 
   Returns:
-    ``top1`` and ``top5``, means over seeds between 0 and 1, and ``per_seed``,
-    a list of ``{'seed', 'top1', 'top5', 'train_loss'}``; the accuracy is that
-    of the last epoch, not of the best.
+    ``top1`` and ``top5``, means over seeds from 0 to 1, and ``per_seed``, a
+    list of ``{'seed', 'top1', 'top5', 'train_loss'}``. Accuracies are those of
+    the last epoch, not of the best one.
   """
   rule, rates = _recipe.read(
-      epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
+      epochs=epochs,
+      learning_rate=learning_rate,
+      weight_decay=weight_decay,
+      optimizer=optimizer,
+      momentum=momentum,
+      decay_epochs=decay_epochs,
   )
   _checks.positive_int('batch_size', batch_size)
   train = _read('train', train_features, train_labels, num_classes)
@@ -90,14 +96,23 @@ def linear_accuracy(
     pairs = [
         _head.epoch(
             rule, state, features, labels,
-            _order(seed, epoch, len(labels), batch_size), rates[epoch],
+            order=_order(seed, epoch, len(labels), batch_size),
+            learning_rate=rates[epoch],
         )
         for state, seed in zip(states, seeds, strict=True)
     ]  # fmt: skip
     states, totals = zip(*pairs, strict=True)
     return states, np.float64(jax.device_get(totals)) / len(labels)
 
-  return _train(rule, seeds, run_epoch, epochs, test, num_classes, progress)
+  return _train(
+      run_epoch,
+      test,
+      rule=rule,
+      seeds=seeds,
+      epochs=epochs,
+      num_classes=num_classes,
+      progress=progress,
+  )
 
 
 def linear_accuracy_from_batches(
@@ -116,37 +131,41 @@ def linear_accuracy_from_batches(
     seeds: Sequence[int] = (0,),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-  """Accuracy of a linear classifier trained on batches of fresh features.
+  """Computes the accuracy of a linear classifier trained on new batches.
 
-  For the released protocol, which augments the training images anew in each
-  epoch, and for features that do not fit the device.
+  Use it for the released protocol, which augments the training images again in
+  each epoch, and for features that do not fit on the device.
 
   Args:
-    epoch_batches: given the epoch, from 0, an iterable of batches
-      ``(features [b, F], labels [b])``. Features may be on a device; batches
-      may differ in size, and the largest had better come first.
+    epoch_batches: function of the epoch, from 0, that returns an iterable of
+      batches ``(features [b, F], labels [b])``. Features may be on a device;
+      batches may differ in size, best with the largest one first.
     test_features: ``[n, F]``.
     test_labels: ``[n]``.
     num_classes: number of classes.
     epochs: passes over the training set.
-    learning_rate: see :func:`linear_accuracy`, as for the rest.
-    weight_decay: coupled L2 penalty.
+    learning_rate: learning rate of the first epoch.
+    weight_decay: coupled L2 penalty, on weights and bias.
     optimizer: ``'adam'`` or ``'sgd'``.
-    momentum: of ``'sgd'``.
-    decay_epochs: epochs from which on the learning rate is a tenth.
-    standardize_as: features ``[m, F]``, such as those of the plain training
-      images, whose mean and deviation standardise batches and test set; None
-      takes the features as they come, as released. The caution of
-      :func:`linear_accuracy` holds here too.
-    seeds: one classifier for each. All see the same batches, so that the
-      encoder runs once; the seeds differ in their first weights only.
+    momentum: momentum of ``'sgd'``.
+    decay_epochs: epochs at which the learning rate is divided by 10.
+    standardize_as: features ``[m, F]``, for example of the training images
+      without augmentation, whose mean and deviation standardize batches and
+      test set; None: raw features, as released. See :func:`linear_accuracy`.
+    seeds: one classifier per seed. All get the same batches, so that the
+      encoder runs once; only their initial weights differ.
     progress: called after each epoch with its number and the mean loss.
 
   Returns:
-    As :func:`linear_accuracy`.
+    See :func:`linear_accuracy`.
   """
   rule, rates = _recipe.read(
-      epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
+      epochs=epochs,
+      learning_rate=learning_rate,
+      weight_decay=weight_decay,
+      optimizer=optimizer,
+      momentum=momentum,
+      decay_epochs=decay_epochs,
   )
   test = _read('test', test_features, test_labels, num_classes)
   seeds = _recipe.seeds(seeds)
@@ -173,24 +192,33 @@ def linear_accuracy_from_batches(
       states, sums = zip(*pairs, strict=True)
       totals.append(sums)
     if not rows:
-      raise ValueError(f'epoch_batches({epoch}) must give at least one batch.')
+      raise ValueError(f'epoch_batches({epoch}) must yield one batch or more.')
     return states, np.float64(jax.device_get(totals)).sum(axis=0) / rows
 
   test = scale(test[0]), test[1]
-  return _train(rule, seeds, run_epoch, epochs, test, num_classes, progress)
+  return _train(
+      run_epoch,
+      test,
+      rule=rule,
+      seeds=seeds,
+      epochs=epochs,
+      num_classes=num_classes,
+      progress=progress,
+  )
 
 
-def _train(rule, seeds, run_epoch, epochs, test, num_classes, progress):
+def _train(run_epoch, test, *, rule, seeds, epochs, num_classes, progress):
   """Trains one head per seed, epoch by epoch, and scores them at the end."""
   features, labels = test
   states = [
       _head.init(rule, seed, features.shape[1], num_classes) for seed in seeds
   ]
+  losses = np.full(len(seeds), np.nan)
   for epoch in range(epochs):
     states, losses = run_epoch(states, epoch)
     if not np.all(np.isfinite(losses)):
       raise ValueError(
-          f'The training loss of epoch {epoch} is {losses.max()}: lower '
+          f'The training loss of epoch {epoch} is {losses.max()}. Lower '
           'learning_rate, or look for NaN in the features of the batches.'
       )
     if progress is not None:
@@ -221,12 +249,12 @@ def _read(split, features, labels, num_classes, like=None):
 
 
 def _read_batch(features, labels, width, num_classes):
-  """A batch; its features stay where they are, unlooked at."""
+  """Reads a batch; features stay on their device and are not checked."""
   features = jnp.asarray(features, jnp.float32)
   if features.ndim != 2 or features.shape[1] != width or not len(features):
     raise ValueError(
-        f'epoch_batches must give one or more rows of {width} features, as '
-        f'test_features has; got shape {features.shape}.'
+        f'epoch_batches must yield one or more rows of {width} features, as '
+        f'in test_features; got shape {features.shape}.'
     )
   return features, _checks.classes(
       'The labels of epoch_batches', labels, len(features), num_classes
@@ -244,7 +272,7 @@ def _pad(features, labels, rows):
 
 
 def _order(seed: int, epoch: int, rows: int, batch_size: int) -> np.ndarray:
-  """Rows of each batch of an epoch ``[steps, b]``; -1 fills the last one."""
+  """Returns rows of each batch of an epoch ``[steps, b]``, padded with -1."""
   rng = np.random.default_rng((seed, 1, epoch))
   size = min(batch_size, rows)
   steps = -(-rows // size)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of sentence embeddings on tasks, as of skip-thoughts and its heirs.
+"""Scores sentence embeddings on the tasks of skip-thoughts and its successors.
 
-Everywhere the classifier is logistic regression with C from 2^0 to 2^8. It is
-that of liblinear, which the released evaluations use: an L2 penalty that takes
-in the intercept, and one class against the rest. The solver is another one, so
-that all six tasks take minutes. On CR, with 512 numbers a sentence from bags of
-words, all folds had the C and the accuracies of a solution to 1e-11 in float64
-when each fold was fitted alone; fitted together, two inner folds of MR that
-were compared had the same predictions for every C.
+The classifier is always logistic regression with C from 2^0 to 2^8, as in
+liblinear, which the released evaluations use: the L2 penalty includes the
+intercept, and each class is fitted against the rest. The solver differs, so
+that all six tasks take minutes. On CR, with 512 features per sentence from bags
+of words, all folds fitted separately had the same C and accuracies as a float64
+solution accurate to 1e-11; two inner folds of MR, fitted together, had the same
+predictions for every C.
 """
 
 import dataclasses
@@ -21,16 +21,17 @@ from hcl_jax.evaluation import _logistic
 from hcl_jax.evaluation import cross_validation
 
 CS = tuple(2.0**power for power in range(9))
-# That of the released evaluations.
+# As in the released evaluations.
 SEED = 1234
 
 
 class Task(Protocol):
-  """What is to be told of the sentences, as ``hcl_jax.sentences.SentenceTask``.
+  """Interface of a task, such as ``hcl_jax.sentences.SentenceTask``.
 
   Attributes:
-    labels: classes from 0, ``[n]``, one for each sentence or pair.
-    num_train: rows to fit, the others to score; None to cross-validate.
+    labels: classes from 0, ``[n]``, one per sentence or pair.
+    num_train: number of first rows to fit, the others are scored; None:
+      cross-validate.
     is_pairs: whether rows are pairs of sentences.
   """
 
@@ -40,37 +41,37 @@ class Task(Protocol):
 
 
 def sentence_scores(
-    embeddings: Any, task: Task, **knobs: Any
+    embeddings: Any, task: Task, **options: Any
 ) -> dict[str, Any]:
-  """Scores of embeddings on one of the six tasks, by the task's protocol.
+  """Scores embeddings on one of the six tasks by the task's protocol.
 
   Args:
-    embeddings: one for each of ``task.sentences``, ``[n, F]``; of a task of
-      pairs, ``[2 n, F]``, first sentences before second ones.
+    embeddings: one per row of ``task.sentences``, ``[n, F]``; for a task of
+      pairs ``[2 n, F]``, all first sentences before all second ones.
     task: the task.
-    **knobs: those of the function below that it is scored by.
+    **options: options of the function that scores the task; see Returns.
 
   Returns:
-    As :func:`sentence_accuracy`, :func:`question_accuracy` or
+    Results of :func:`sentence_accuracy`, :func:`question_accuracy` or
     :func:`paraphrase_scores`.
   """
   embeddings = np.asarray(embeddings)
   num_sentences = len(task.labels) * (2 if task.is_pairs else 1)
   if len(embeddings) != num_sentences:
     raise ValueError(
-        f'embeddings must have a row for each of {num_sentences} sentences of '
-        f'the task; got shape {embeddings.shape}.'
+        f'embeddings must have one row for each of the {num_sentences} '
+        f'sentences of the task; got shape {embeddings.shape}.'
     )
   if task.num_train is None:
-    return sentence_accuracy(embeddings, task.labels, **knobs)
+    return sentence_accuracy(embeddings, task.labels, **options)
   rows = slice(task.num_train), slice(task.num_train, None)
   train_labels, test_labels = (task.labels[part] for part in rows)
   if not task.is_pairs:
     train, test = (embeddings[part] for part in rows)
-    return question_accuracy(train, train_labels, test, test_labels, **knobs)
-  pairs = np.split(embeddings, 2)
-  train, test = ([side[part] for side in pairs] for part in rows)
-  return paraphrase_scores(train, train_labels, test, test_labels, **knobs)
+    return question_accuracy(train, train_labels, test, test_labels, **options)
+  first, second = np.split(embeddings, 2)
+  train, test = ((first[part], second[part]) for part in rows)
+  return paraphrase_scores(train, train_labels, test, test_labels, **options)
 
 
 def sentence_accuracy(
@@ -79,29 +80,30 @@ def sentence_accuracy(
     *,
     folds: int = 10,
     seed: int = SEED,
-    **knobs: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-  """Accuracy by nested cross-validation: MR, CR, SUBJ and MPQA.
+  """Computes the accuracy by nested cross-validation: MR, CR, SUBJ and MPQA.
 
-  The rows are shuffled; then folds and, inside, folds to choose C on are rows
-  that follow each other, not stratified.
+  Rows are shuffled. Folds, and inner folds to choose C on, are consecutive rows
+  of them, not stratified.
 
   Args:
     embeddings: ``[n, F]``.
     labels: classes from 0, ``[n]``.
-    folds: number of folds, and of folds inside.
-    seed: of the shuffle.
-    **knobs: ``cs``, ``workers`` and ``progress`` of
+    folds: number of folds, and of inner folds.
+    seed: seed of the shuffle.
+    **options: ``cs``, ``workers`` and ``progress`` of
       :func:`cross_validation.cross_validate`.
 
   Returns:
-    As :func:`cross_validation.cross_validate`: the accuracy is the mean over
-    all folds. (The released evaluation prints that of the first one.)
+    See :func:`cross_validation.cross_validate`. The accuracy is the mean over
+    all folds. (The released evaluation prints that of the first fold.)
   """
   embeddings, labels = _shuffle(embeddings, labels, seed)
+  options.setdefault('cs', CS)
   return cross_validation.cross_validate(
       _Logistic(), embeddings, labels, folds=folds, inner_folds=folds,
-      seed=None, **{'cs': CS} | knobs,
+      seed=None, **options,
   )  # fmt: skip
 
 
@@ -113,29 +115,29 @@ def question_accuracy(
     *,
     folds: int = 10,
     seed: int = SEED,
-    **knobs: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-  """Accuracy on a test set, with C chosen on the training set: TREC.
+  """Computes the accuracy on a test set, with C chosen on the other: TREC.
 
   Args:
     train_embeddings: ``[m, F]``.
     train_labels: classes from 0, ``[m]``.
     test_embeddings: ``[n, F]``.
     test_labels: ``[n]``.
-    folds: number of folds of the shuffled training set that C is chosen on,
-      by accuracy.
-    seed: of the shuffle.
-    **knobs: ``cs``, ``workers`` and ``progress`` of
+    folds: number of folds of the shuffled training set to choose C on, by
+      accuracy.
+    seed: seed of the shuffle.
+    **options: ``cs``, ``workers`` and ``progress`` of
       :func:`cross_validation.predict`.
 
   Returns:
     ``accuracy``, the chosen ``c`` and its ``inner_score``.
   """
   train = _shuffle(train_embeddings, train_labels, seed)
+  options.setdefault('cs', CS)
   predicted, chosen = cross_validation.predict(
-      _Logistic(), *train, test_embeddings, folds=folds, seed=None,
-      **{'cs': CS} | knobs,
-  )  # fmt: skip
+      _Logistic(), *train, test_embeddings, folds=folds, seed=None, **options
+  )
   test_labels = _read_labels(test_labels, predicted)
   accuracy = cross_validation.accuracy(test_labels, predicted)
   return {'accuracy': accuracy, **chosen}
@@ -149,33 +151,33 @@ def paraphrase_scores(
     *,
     folds: int = 10,
     seed: int = SEED,
-    **knobs: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-  r"""Accuracy and F1 on a test set of pairs: MRPC, also known as MSRP.
+  r"""Computes accuracy and F1 on a test set of pairs: MRPC (also named MSRP).
+
+  The features of a pair with embeddings u and v are, elementwise,
 
   .. math::
     (|u - v|, u \cdot v)
 
-  are the features of a pair with embeddings u and v, entry by entry.
-
   Args:
     train_pairs: embeddings of first and of second sentences, ``[m, F]`` each.
     train_labels: 1 for paraphrases, 0 for others, ``[m]``.
-    test_pairs: the same to score, ``[n, F]`` each.
+    test_pairs: the same for the test set, ``[n, F]`` each.
     test_labels: ``[n]``.
-    folds: number of folds of the shuffled training set that C is chosen on,
-      by F1.
-    seed: of the shuffle.
-    **knobs: ``cs``, ``workers`` and ``progress`` of
+    folds: number of folds of the shuffled training set to choose C on, by F1.
+    seed: seed of the shuffle.
+    **options: ``cs``, ``workers`` and ``progress`` of
       :func:`cross_validation.predict`.
 
   Returns:
     ``accuracy``, ``f1``, the chosen ``c`` and its ``inner_score``, an F1.
   """
   train = _shuffle(pair_features(*train_pairs), train_labels, seed)
+  options.setdefault('cs', CS)
   predicted, chosen = cross_validation.predict(
       _Logistic(), *train, pair_features(*test_pairs), folds=folds, seed=None,
-      score=f1, **{'cs': CS} | knobs,
+      score=f1, **options,
   )  # fmt: skip
   test_labels = _read_labels(test_labels, predicted)
   accuracy = cross_validation.accuracy(test_labels, predicted)
@@ -183,18 +185,18 @@ def paraphrase_scores(
 
 
 def pair_features(first: Any, second: Any) -> np.ndarray:
-  """Distances and products, entry by entry, ``[n, 2 F]``."""
+  """Returns elementwise distances and products, ``[n, 2 F]``."""
   first, second = np.asarray(first), np.asarray(second)
   if first.shape != second.shape:
     raise ValueError(
-        'both sentences of pairs must have embeddings of one shape; got '
+        'both sentences of a pair must have embeddings of one shape; got '
         f'{first.shape} and {second.shape}.'
     )
   return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
 def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
-  """Harmonic mean of precision and recall of class 1; 0 without any."""
+  """Returns the harmonic mean of precision and recall of class 1, or 0."""
   both = np.sum((labels == 1) & (predicted == 1))
   either = np.sum(labels == 1) + np.sum(predicted == 1)
   return float(2 * both / either) if either else 0.0
@@ -202,7 +204,7 @@ def f1(labels: np.ndarray, predicted: np.ndarray) -> float:
 
 def _shuffle(features, labels, seed):
   features, labels = np.asarray(features), np.asarray(labels)
-  # The order that numpy had at the time.
+  # The legacy generator gives the order of the released evaluations.
   order = np.random.RandomState(seed).permutation(len(features))
   if labels.shape != order.shape:
     raise ValueError(
@@ -219,11 +221,11 @@ def _read_labels(labels, predicted):
 
 @dataclasses.dataclass(frozen=True)
 class _Logistic:
-  """Logistic regression, one class against the rest."""
+  """Logistic regression of each class against the rest."""
 
   def predictions(self, features, labels, divisions, cs):
     classes = np.unique(labels)
-    # Of two classes, one against the other says it all.
+    # Two classes need one regression only.
     positives = classes[1:] if len(classes) == 2 else classes
     by_class = [
         _decisions(_with_ones(features), labels, positive, divisions, cs)
@@ -244,15 +246,15 @@ class _Logistic:
 
 
 def _with_ones(features):
-  """Features and the intercept's, whose weight is penalised too."""
+  """Adds a column of ones for the intercept, whose weight is penalized too."""
   ones = np.ones((len(features), 1))
   return np.concatenate([features, ones], axis=1).astype(np.float32)
 
 
 def _decisions(features, labels, positive, divisions, cs):
-  """Logits of a class against the rest, ``[len(cs), n]`` for each division.
+  """Returns logits of a class against the rest, per division ``[len(cs), n]``.
 
-  They are -inf where no row of the class is fitted.
+  Logits are -inf if no row of the class is fitted.
   """
   is_positive = labels == positive
   is_fitted = np.zeros((len(divisions), len(labels)), bool)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-validated classifiers on frozen features: RBF SVM and logistic."""
+"""Cross-validates classifiers of frozen features: RBF SVM and logistic."""
 
 import dataclasses
 from typing import Any
@@ -13,27 +13,27 @@ _LOGISTIC_ITERATIONS = 200
 
 
 def svm_accuracy(
-    features: Any, labels: Any, *, gamma: str | float = 'scale', **knobs: Any
+    features: Any, labels: Any, *, gamma: str | float = 'scale', **options: Any
 ) -> dict[str, Any]:
-  r"""Accuracy of a support vector machine with the kernel of a Gaussian.
+  r"""Computes the accuracy of a support vector machine with an RBF kernel.
 
   .. math::
     k(x, y) = e^{-\gamma |x - y|^2}
 
-  The protocol of InfoGraph: 10 stratified folds, C from 1e-3 to 1e3 by a
-  search over 5 inner folds, features as they are. It leaves gamma to the
-  default of scikit-learn, which was ``'auto'`` before version 0.22.
+  This is InfoGraph's protocol: 10 stratified folds, C from 1e-3 to 1e3 chosen
+  on 5 inner folds, raw features. InfoGraph uses scikit-learn's default for
+  gamma, which was ``'auto'`` before version 0.22.
 
   Args:
     features: ``[n, F]``.
     labels: classes from 0, ``[n]``.
-    gamma: ``'scale'``, 1 / (F times the variance of all features that are
-      fitted); ``'auto'``, 1 / F; or a number > 0.
-    **knobs: ``cs``, ``folds``, ``inner_folds``, ``seed``, ``workers`` and
+    gamma: ``'scale'``, 1 / (F times the variance of all training features);
+      ``'auto'``, 1 / F; or a number > 0.
+    **options: ``cs``, ``folds``, ``inner_folds``, ``seed``, ``workers`` and
       ``progress`` of :func:`cross_validation.cross_validate`.
 
   Returns:
-    As :func:`cross_validation.cross_validate`; each fold has its ``gamma``.
+    See :func:`cross_validation.cross_validate`; each fold also has ``gamma``.
 
   Example:
     >>> import numpy as np
@@ -42,46 +42,49 @@ def svm_accuracy(
     >>> result['accuracy'], len(result['folds'])
     (1.0, 10)
   """
-  is_number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
-  if gamma not in ('scale', 'auto') and not (is_number and 0 < gamma < np.inf):
+  if isinstance(gamma, (int, float)) and not isinstance(gamma, bool):
+    is_valid = 0 < gamma < np.inf
+  else:
+    is_valid = isinstance(gamma, str) and gamma in ('scale', 'auto')
+  if not is_valid:
     raise ValueError(
         f"gamma must be 'scale', 'auto' or a number > 0, got {gamma!r}."
     )
   return cross_validation.cross_validate(
-      _Rbf(gamma), features, labels, **knobs
+      _Rbf(gamma), features, labels, **options
   )
 
 
 def logistic_accuracy(
-    features: Any, labels: Any, **knobs: Any
+    features: Any, labels: Any, **options: Any
 ) -> dict[str, Any]:
-  """Accuracy of logistic regression on standardised features.
+  """Computes the accuracy of logistic regression on standardized features.
 
-  Features are moved and scaled to mean 0 and deviation 1 on the rows that are
-  fitted, and a fit takes at most 200 iterations of L-BFGS.
+  Features have mean 0 and standard deviation 1 on the training rows; a fit
+  takes at most 200 iterations of L-BFGS.
 
   Args:
     features: ``[n, F]``.
     labels: classes from 0, ``[n]``.
-    **knobs: as of :func:`svm_accuracy`; C is the inverse strength of the L2
+    **options: see :func:`svm_accuracy`; C is the inverse strength of the L2
       penalty.
 
   Returns:
-    As :func:`cross_validation.cross_validate`.
+    See :func:`cross_validation.cross_validate`.
   """
   return cross_validation.cross_validate(
-      _Logistic(), features, labels, **knobs
+      _Logistic(), features, labels, **options
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rbf:
-  """A support vector machine; the kernel is computed once for all C."""
+  """Support vector machine; computes its kernel once for all C."""
 
   gamma: str | float
 
-  def predictions(self, *args):
-    return _one_by_one(self._predict, *args)
+  def predictions(self, features, labels, divisions, cs):
+    return _one_by_one(self._predict, features, labels, divisions, cs)
 
   def _predict(self, train, features, cs):
     from sklearn import svm
@@ -110,10 +113,10 @@ class _Rbf:
 
 @dataclasses.dataclass(frozen=True)
 class _Logistic:
-  """Logistic regression behind a standardisation."""
+  """Logistic regression on standardized features."""
 
-  def predictions(self, *args):
-    return _one_by_one(self._predict, *args)
+  def predictions(self, features, labels, divisions, cs):
+    return _one_by_one(self._predict, features, labels, divisions, cs)
 
   def _predict(self, train, features, cs):
     from sklearn import exceptions
@@ -139,7 +142,7 @@ class _Logistic:
 
 
 def _one_by_one(predict, features, labels, divisions, cs):
-  """Predictions of a classifier that fits each division by itself."""
+  """Returns predictions of a classifier that fits each division separately."""
   return [
       predict((features[rest], labels[rest]), features[others], cs)
       for rest, others in divisions

@@ -8,5 +8,5 @@ from hcl_jax.graphs.data import load_graphs
 from hcl_jax.models.graph_batch import GraphBatch
 from hcl_jax.models.graph_batch import Padding
 from hcl_jax.models.graph_batch import masked_nodes
-from hcl_jax.models.graph_batch import sum_neighbours
+from hcl_jax.models.graph_batch import sum_neighbors
 from hcl_jax.models.graph_batch import sum_nodes

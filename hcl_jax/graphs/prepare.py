@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from hcl_jax.graphs import tu_collections as tu
+from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
 from hcl_jax.storage import sources
 from hcl_jax.storage.preparing import Flag
@@ -131,11 +132,13 @@ class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         disable_shuffling=True,
     )
 
-  def _log_download_bytes(self):
+  def download_and_prepare(self, **options):
+    """Downloads the collection, unless its files were given, and writes it."""
     if self._graphs is None:
-      super()._log_download_bytes()
-    else:
-      print(f'Writing {self.info.full_name} to {self.data_dir}')
+      return super().download_and_prepare(**options)
+    name = self.info.full_name
+    with catalogue.announced(f'Writing {name} to {self.data_dir}'):
+      super().download_and_prepare(**options)
 
   def _split_generators(self, dl_manager):
     graphs = self._graphs

@@ -12,7 +12,6 @@ import numpy as np
 from hcl_jax.images import digit_scenes
 from hcl_jax.storage import locations
 from hcl_jax.storage import records as records_lib
-from hcl_jax.storage import threads
 
 Batch = dict[str, np.ndarray]
 
@@ -178,7 +177,7 @@ def batches(
 
   steps = range(first_step, first_step + num_steps)
   if images.in_memory:
-    return threads.map_ahead(make, steps)
+    return records_lib.map_ahead(make, steps)
   return _read_with_grain(make, steps)
 
 

@@ -12,7 +12,7 @@ from PIL import ImageOps
 import tensorflow_datasets as tfds
 
 from hcl_jax.images import layout as layout_lib
-from hcl_jax.storage import threads
+from hcl_jax.storage import records
 
 _NUM_NAMED = 20
 
@@ -85,7 +85,7 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _generate_examples(self, files):
     classes = {name: i for i, name in enumerate(self._layout.class_names)}
     num_threads = os.cpu_count() or 1
-    images = threads.map_ahead(
+    images = records.map_ahead(
         self._read, files, num_threads=num_threads, num_ahead=4 * num_threads
     )
     readable = False

@@ -142,8 +142,11 @@ class DigitScenes(tfds.core.GeneratorBasedBuilder):
         disable_shuffling=True,
     )
 
-  def _log_download_bytes(self):
-    print(f'Drawing {self.info.full_name} (no download) to {self.data_dir}')
+  def download_and_prepare(self, **options):
+    """Draws the scenes."""
+    name = f'{self.info.full_name} (no download)'
+    with catalogue.announced(f'Drawing {name} to {self.data_dir}'):
+      super().download_and_prepare(**options)
 
   def _split_generators(self, dl_manager):
     del dl_manager

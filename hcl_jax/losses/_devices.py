@@ -1,25 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mapped axis of devices asks of a loss: its size, a ring, varying."""
+"""Helpers for a mapped axis of devices: its size, a ring, varying values."""
+
+from typing import TypeVar
 
 import jax
 from jax import lax
 import jax.numpy as jnp
 
+_Tree = TypeVar('_Tree')
+
 
 def axis_size(axis_name: str | None) -> int:
+  """Returns the number of devices along the axis; 1 without an axis."""
   return 1 if axis_name is None else lax.axis_size(axis_name)
 
 
-def hops(hop, carry, axis_name):
-  """Visits every device's columns, home ones first."""
+def scan_ring(step, carry, axis_name):
+  """Scans over the devices of a ring, starting with this one."""
   if axis_name is None:
-    carry, _ = hop(carry, None)
+    carry, _ = step(carry, None)
     return carry, None
-  return lax.scan(hop, carry, length=lax.axis_size(axis_name))
+  return lax.scan(step, carry, length=lax.axis_size(axis_name))
 
 
 def pass_on(tree, axis_name):
-  """Hands the visiting arrays to the next device of the ring."""
+  """Passes arrays to the next device of the ring."""
   if axis_name is None:
     return tree
   size = lax.axis_size(axis_name)
@@ -27,18 +32,19 @@ def pass_on(tree, axis_name):
   return jax.tree.map(lambda x: lax.ppermute(x, axis_name, ring), tree)
 
 
-def same_varying(*arrays):
-  """Makes all vary over the mesh axes that any of them varies over.
+def same_varying(tree: _Tree) -> _Tree:
+  """Makes arrays vary over the mesh axes that any of them varies over.
 
-  Inside shard_map(check_vma=True) a replicated knob that meets sharded
-  embeddings must vary as they do, and its cotangent is then summed over the
-  devices. Adding a zero that varies says so.
+  Inside shard_map(check_vma=True) a replicated hyperparameter that is combined
+  with sharded embeddings must vary as they do; its cotangent is then summed
+  over the devices. Adding a zero that varies does this.
   """
-  zero = sum(_zero(x) for x in arrays if x is not None)
-  return [x if x is None else _add_zero(x, zero) for x in arrays]
+  zero = sum(_zero(x) for x in jax.tree.leaves(tree))
+  return jax.tree.map(lambda x: _add_zero(x, zero), tree)
 
 
 def varying_as(tree, like):
+  """Makes the arrays of a tree vary over the mesh axes of ``like``."""
   return jax.tree.map(lambda x: _add_zero(x, _zero(like)), tree)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses whose negatives are the rest of the batch: two views, two towers."""
+"""Losses with negatives from the batch: two views (SimCLR) or two towers."""
 
 import functools
 
@@ -14,8 +14,8 @@ from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
 
-# Compiled as one piece also when called outside jit, where JAX would otherwise
-# dispatch operation by operation and trace the walks over tiles every time.
+# Outside jit, JAX would run operation by operation and trace the scans over
+# tiles at every call.
 _compiled = functools.partial(
     jax.jit,
     static_argnames=(
@@ -37,11 +37,11 @@ def simclr_loss(
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
-  r"""SimCLR's loss with hard, debiased or plain negatives.
+  r"""Computes SimCLR's loss with hard, debiased or plain negatives.
 
-  For each of the 2 batch anchors, with cosines c, logits s = c / t, the other
-  view as positive and the N = 2 batch - 2 embeddings of other pairs as
-  negatives,
+  Each of the 2 batch embeddings is an anchor. Its positive is the other view,
+  its negatives are the N = 2 batch - 2 embeddings of other pairs. With logits
+  s = cosine / t,
 
   .. math::
     \ell = \log\Bigl(1 + \frac{N_g}{e^{s^+}}\Bigr), \qquad
@@ -49,36 +49,38 @@ def simclr_loss(
       \frac{\sum_j e^{(1+\beta) s_j}}{\sum_j e^{\beta s_j}}
       - \tau^+ e^{s^+}\Bigr),\; e^{-1/t}\Bigr\}.
 
-  ``beta=0`` is the debiased loss; also ``tau_plus=0``, NT-Xent. Gradients flow
-  through the weights. A zero embedding has cosine 0 to all. An anchor without
-  negatives (all of one label) has loss 0.
+  ``beta=0`` is the debiased loss; with ``tau_plus=0`` too, it is NT-Xent.
+  Gradients flow through the weights. A zero embedding has cosine 0 to every
+  other. An anchor without negatives (if all labels are equal) has loss 0.
 
   Under ``pmap`` and ``shard_map(check_vma=False)`` average the per-device
   gradients (``pmean(grad(local_mean))``); under ``shard_map(check_vma=True)``
   differentiate the average (``grad(pmean(local_mean))``).
 
   Args:
-    z1: embeddings of the first views, ``[batch, dim]``; need not be unit.
-    z2: embeddings of the second views, row i the partner of row i.
+    z1: embeddings of the first views, ``[batch, dim]``; need not be unit
+      vectors.
+    z2: embeddings of the second views; row i belongs to row i of z1.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0. May be traced.
-    tau_plus: probability that a negative shares the anchor's class, in
+    tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced.
-    floor: lower bound of the estimated Ng. ``'sphere'``: N e^{-1/t}, the least
-      value unit vectors can have; ``'soft'``: a smooth positive continuation;
-      ``'none'``: 0.
-    labels: integers ``[batch]``; where known, same-class negatives are
-      dropped.
-    axis_name: mapped axis over which the batch is split: negatives come from
+    floor: lower bound of the estimate Ng. ``'sphere'``: N e^{-1/t}, its minimum
+      for unit vectors; ``'soft'``: a smooth positive continuation; ``'none'``:
+      0.
+    labels: integers ``[batch]``; if given, embeddings of the anchor's class are
+      no negatives.
+    axis_name: mapped axis over which the batch is split; negatives come from
       the global batch.
-    block_size: rows of the similarity tiles, so that the full matrix is never
-      held; the value and gradient are the same. None: chosen by size. With
-      ``axis_name``, blocks travel round a ring instead of being gathered.
-      Forward-mode derivatives need the dense form, ``block_size >= 2 batch``.
+    block_size: rows of a similarity tile. Tiles avoid the full similarity
+      matrix in memory; value and gradient are the same. None: chosen by size.
+      With ``axis_name``, blocks go around a ring of devices instead of being
+      gathered. Forward-mode derivatives need the dense form,
+      ``block_size >= 2 batch``.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
-    One loss per pair, ``[batch]``, the mean of its two anchors'.
+    One loss per pair, ``[batch]``: the mean over its two anchors.
 
   Example:
     >>> import jax.numpy as jnp
@@ -93,7 +95,7 @@ def simclr_loss(
     [3] Chen et al., A Simple Framework for Contrastive Learning, 2020.
   """
   z1, z2 = _checks.embeddings(z1=z1, z2=z2)
-  scale, beta, tau_plus = _nce.read_knobs(
+  hyperparameters = _nce.read_hyperparameters(
       z1,
       temperature=temperature,
       beta=beta,
@@ -109,9 +111,7 @@ def simclr_loss(
       z1,
       z2,
       labels,
-      scale,
-      beta,
-      tau_plus,
+      hyperparameters,
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
@@ -121,9 +121,10 @@ def simclr_loss(
 
 @_compiled
 def _simclr_loss(
-    z1, z2, labels, scale, beta, tau_plus, *, floor, axis_name, block_size,
+    z1, z2, labels, hyperparameters, *, floor, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
+  scale, beta, tau_plus = hyperparameters
   batch = z1.shape[0]
   z1, z2 = _vectors.normalize(z1), _vectors.normalize(z2)
   block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
@@ -173,25 +174,25 @@ def in_batch_loss(
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
-  r"""Two towers: each anchor against the other rows of ``positives``.
+  r"""Computes the loss of two towers: anchor i against other positives.
 
-  The loss of :func:`simclr_loss` for anchor i with positive i and, as its
-  negatives, the other positives of the global batch and the explicit
-  ``negatives``. For retrieval pass queries and documents; for CLIP average
-  this loss and the one with the towers exchanged.
+  This is the loss of :func:`simclr_loss`. The negatives of anchor i are the
+  other positives of the global batch and the explicit ``negatives``. For
+  retrieval pass queries and documents; for CLIP average this loss and the one
+  with the towers exchanged.
 
   Args:
     anchors: embeddings ``[batch, dim]``.
-    positives: embeddings ``[batch, dim]``, row i the positive of anchor i.
-    negatives: further negatives: ``[n, dim]`` for every anchor (with
-      ``axis_name``, those of all devices), or ``[batch, n, dim]`` for each
-      anchor its own.
+    positives: embeddings ``[batch, dim]``; row i is the positive of anchor i.
+    negatives: further negatives: ``[n, dim]`` for all anchors (with
+      ``axis_name``, those of all devices), or ``[batch, n, dim]``, separate for
+      each anchor.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0. May be traced.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
-    labels: integers ``[batch]``; other rows of the same label are dropped.
-      Explicit negatives are never dropped.
+    labels: integers ``[batch]``; rows with the anchor's label are no
+      negatives. Explicit negatives always are.
     axis_name: mapped axis over which the batch is split.
     block_size: rows and columns of the similarity tiles; see
       :func:`simclr_loss`.
@@ -209,7 +210,7 @@ def in_batch_loss(
   anchors, positives = _checks.embeddings(
       anchors=anchors, positives=positives
   )
-  scale, beta, tau_plus = _nce.read_knobs(
+  hyperparameters = _nce.read_hyperparameters(
       anchors,
       temperature=temperature,
       beta=beta,
@@ -226,12 +227,10 @@ def in_batch_loss(
   return _in_batch_loss(
       anchors,
       positives,
-      shared,
-      own,
-      labels,
-      scale,
-      beta,
-      tau_plus,
+      hyperparameters,
+      shared=shared,
+      own=own,
+      labels=labels,
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
@@ -241,9 +240,10 @@ def in_batch_loss(
 
 @_compiled
 def _in_batch_loss(
-    anchors, positives, shared, own, labels, scale, beta, tau_plus, *, floor,
+    anchors, positives, hyperparameters, *, shared, own, labels, floor,
     axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
+  scale, beta, tau_plus = hyperparameters
   batch = anchors.shape[0]
   anchors, positives = map(_vectors.normalize, (anchors, positives))
   if own is not None:
@@ -287,22 +287,22 @@ def partnered_negatives(
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> tuple[jax.Array, _nce.Negatives]:
-  """Positive cosine and negatives of rows whose partners are columns.
+  """Computes positive cosines and negatives of rows with partners in columns.
 
-  Columns of equal id are no negatives; ``shared`` columns always are, and
-  ``own`` holds cosines of a row's own further negatives. Everything but
-  ``partner_columns``, which count from this device's first column, is as in
-  :func:`_blockwise.column_negatives`.
+  Columns with the id of the row are no negatives; ``shared`` columns always
+  are, and ``own`` contains cosines of further negatives of each row alone.
+  ``partner_columns`` count from this device's first column. Other arguments
+  are those of :func:`_blockwise.column_negatives`.
   """
-  options = {'stop_gradient_weights': stop_gradient_weights}
   ring = axis_name is not None and block_size is not None
   if axis_name is not None and not ring:
     first = lax.axis_index(axis_name) * columns.shape[0]
     partner_columns = partner_columns + first
-    columns, column_ids, shared = (
-        x if x is None else lax.all_gather(x, axis_name, tiled=True)
-        for x in (columns, column_ids, shared)
+    gather = functools.partial(
+        lax.all_gather, axis_name=axis_name, tiled=True
     )
+    columns, column_ids = gather(columns), gather(column_ids)
+    shared = None if shared is None else gather(shared)
   if shared is not None:
     columns = jnp.concatenate([columns, shared])
   block = _blockwise.choose_block(rows.shape[0], columns.shape[0], block_size)
@@ -320,7 +320,7 @@ def partnered_negatives(
         column_ids=column_ids,
         own=own,
         axis_name=axis_name if ring else None,
-        **options,
+        stop_gradient_weights=stop_gradient_weights,
     )
   cosines = _vectors.inner_products(rows, columns)
   positive = jnp.take_along_axis(cosines, partner_columns[:, None], axis=1)
@@ -333,14 +333,14 @@ def partnered_negatives(
     always = ((0, 0), (0, own.shape[1]))
     keep = jnp.pad(keep, always, constant_values=True)
   return positive[:, 0], _nce.dense_negatives(
-      cosines, scale, beta, keep, **options
+      cosines, scale, beta, keep, stop_gradient_weights=stop_gradient_weights
   )
 
 
 def row_ids(
     labels: jax.Array | None, batch: int, axis_name: str | None
 ) -> jax.Array:
-  """The labels, or numbers that no two rows of the global batch share."""
+  """Returns labels, or ids that are unique in the global batch without them."""
   if labels is not None:
     return labels
   ids = jnp.arange(batch, dtype=jnp.int32)
@@ -350,7 +350,7 @@ def row_ids(
 
 
 def _read_negatives(negatives, anchors):
-  """Explicit negatives as (shared by all anchors, each anchor's own)."""
+  """Returns explicit negatives as (shared by all anchors, per anchor)."""
   if negatives is None:
     return None, None
   negatives = _checks.floats('negatives', negatives)

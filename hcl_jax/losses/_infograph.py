@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InfoGraph's node-graph objective, plain and with hard negatives."""
+"""InfoGraph's objective for nodes and graphs, plain and with hard negatives."""
+
+from typing import NamedTuple
 
 import jax
+from jax import core
 from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -31,10 +34,10 @@ def infograph_loss(
     node_rows: jax.Array | None = None,
     node_counts: jax.Array | None = None,
 ) -> jax.Array:
-  r"""Jensen-Shannon objective between nodes and graphs, hard negatives apart.
+  r"""Computes the Jensen-Shannon objective of nodes and graphs.
 
-  With scores T = inner products of nodes and graphs, sp = softplus, positives
-  the pairs of a node and its own graph and negatives all other pairs, variant
+  T are the inner products of nodes and graphs and sp is softplus. Positives are
+  the pairs of a node and its own graph, negatives all other pairs. Variant
   ``'paper'`` is
 
   .. math::
@@ -42,32 +45,32 @@ def infograph_loss(
              {1 - \tau^+} + \overline{sp(-T)}_{pos} - 2 \log 2, \qquad
     w \propto e^{2 \beta T / c}
 
-  with w of mean 1 over a node's negatives and c the largest |T| of all
+  where w has mean 1 over a node's negatives and c is the largest |T| of all
   negatives, through which the gradient flows. ``beta=0, tau_plus=0`` is
-  InfoGraph's objective exactly.
+  exactly InfoGraph's objective.
 
-  The other variants: ``'infograph'``, that objective whatever ``beta`` and
-  ``tau_plus`` say; ``'released'``, the paper's released code number for
-  number, whose weights grow as T *falls*, whose prior term has the other sign
-  and whose masked entries count as scores of 0.
+  Variant ``'infograph'`` is that objective for any ``beta`` and ``tau_plus``.
+  Variant ``'released'`` has the values of the paper's released code: its
+  weights grow as T *falls*, its prior term has the opposite sign, and its
+  masked entries count as scores of 0.
 
   Args:
-    node_embeddings: ``[nodes, dim]``, raw; no temperature, no normalisation.
+    node_embeddings: ``[nodes, dim]``, raw; no temperature, no normalization.
       With ``node_rows``, ``[rows, dim]``.
     graph_embeddings: ``[graphs, dim]``.
-    graph_ids: integers ``[nodes]``, the graph of each node. A node outside
-      ``[0, graphs)`` is padding; outside a compiled function it is an error
-      unless ``node_mask`` drops it.
+    graph_ids: graph of each node, integers ``[nodes]``. An id outside
+      ``[0, graphs)`` means padding; outside a compiled function it is an error
+      unless ``node_mask`` drops the node.
     beta: concentration, >= 0. May be traced.
-    tau_plus: probability that a negative graph shares the node's class. None:
-      0 for ``'paper'``, and the 0.5 fixed in the code for ``'released'``.
+    tau_plus: probability that a negative graph has the node's class. None: 0
+      for ``'paper'``, and 0.5, a constant of the code, for ``'released'``.
     variant: ``'paper'``, ``'released'`` or ``'infograph'``.
-    node_mask: nodes to count, boolean ``[nodes]``. Padding may hold anything.
+    node_mask: nodes to count, boolean ``[nodes]``. Padding may have any value.
     graph_mask: graphs to count, boolean ``[graphs]``.
-    node_rows: integers ``[nodes]``, the row of ``node_embeddings`` of each
-      node, for nodes that share them; None: node i has row i. What is outside
-      is padding, as of ``graph_ids``.
-    node_counts: how many equal nodes of its graph each node stands for,
+    node_rows: row of ``node_embeddings`` of each node, integers ``[nodes]``, if
+      nodes share rows; None: node i has row i. Rows outside the array mean
+      padding, as in ``graph_ids``.
+    node_counts: number of equal nodes of its graph that each node represents,
       integers ``[nodes]``; None: 1.
 
   Returns:
@@ -92,7 +95,7 @@ def infograph_loss(
   num_graphs = graphs.shape[0]
   if num_graphs < 2:
     raise ValueError(
-        'graph_embeddings must hold at least 2 graphs, or there are 0 '
+        'graph_embeddings must have at least 2 graphs, otherwise there are 0 '
         f'negatives; got shape {graphs.shape}.'
     )
   shape = nodes.shape[:1] if node_rows is None else np.shape(graph_ids)
@@ -126,11 +129,28 @@ def infograph_loss(
     beta, tau_plus = jnp.zeros_like(beta), jnp.zeros_like(tau_plus)
   objective = _released if variant == 'released' else _paper
   own = ids[:, None] == jnp.arange(num_graphs, dtype=ids.dtype)[None, :]
-  return objective(scores, own, counts, graph_mask, beta, tau_plus)
+  pairs = _Pairs(scores, own, counts, graph_mask)
+  return objective(pairs, beta, tau_plus)
+
+
+class _Pairs(NamedTuple):
+  """All pairs of a node and a graph.
+
+  Attributes:
+    scores: inner products ``[nodes, graphs]``.
+    own: whether the graph is the node's own, ``[nodes, graphs]``.
+    counts: number of equal nodes, 0 in padding, ``[nodes]``.
+    graph_mask: graphs to count, ``[graphs]``.
+  """
+
+  scores: jax.Array
+  own: jax.Array
+  counts: jax.Array
+  graph_mask: jax.Array
 
 
 def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
-  """Inner products ``[nodes, graphs]``; 0 of what does not count."""
+  """Returns inner products ``[nodes, graphs]``; 0 for masked entries."""
   if node_rows is None:
     used = node_mask
   else:
@@ -145,11 +165,12 @@ def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
   return jnp.take(scores, node_rows, axis=0, mode='fill', fill_value=0)
 
 
-def _paper(scores, own, counts, graph_mask, beta, tau_plus):
+def _paper(pairs, beta, tau_plus):
+  scores, own, counts, graph_mask = pairs
   others = graph_mask[None, :] & ~own
   beta = tilting.clipped_beta(beta, scores, _CLIP, others)
   num_graphs = jnp.sum(graph_mask, dtype=jnp.int32)
-  # A lone graph is nobody's negative.
+  # With one graph there are no negatives.
   hard = jnp.where(num_graphs > 1, _tilted_softplus(beta, scores, others), 0)
   negative = _mean(hard, counts)
   own_scores = _own_scores(scores, own)
@@ -158,18 +179,19 @@ def _paper(scores, own, counts, graph_mask, beta, tau_plus):
   return debiased + _mean(_softplus(-own_scores), counts) - 2 * _LOG2
 
 
-def _released(scores, own, counts, graph_mask, beta, tau_plus):
+def _released(pairs, beta, tau_plus):
+  scores, own, counts, graph_mask = pairs
   p = _own_scores(scores, own)
   q = jnp.where(own, 0, scores)
   prior = tau_plus / (1 - tau_plus)
   num_graphs = jnp.sum(graph_mask, dtype=scores.dtype)
   num_others = jnp.maximum(num_graphs - 1, 1)
   e_pos = _LOG2 - _softplus(-p) - prior * _softplus(p)
-  # Its positive term also sums sp(0) = log 2 over the negatives, masked to 0.
+  # Its positive term also adds sp(0) = log 2 of negatives, masked to 0.
   masked = prior * _LOG2 * (num_graphs - 1)
-  # The sign is the released one: the more similar, the smaller the weight.
+  # The released sign: the more similar, the smaller the weight.
   tilt = -tilting.clipped_beta(beta, q, _CLIP)
-  # Its beta = 0 branch differs from the limit of the other by a constant.
+  # Its branch for beta = 0 differs from the limit by a constant.
   offset = jnp.where(beta == 0, _LOG2 / (1 - tau_plus), _LOG2)
   e_neg = _tilted_softplus(tilt, q, graph_mask[None, :]) / (1 - tau_plus)
   negative = (num_graphs / num_others) * _mean(e_neg - offset, counts)
@@ -177,24 +199,24 @@ def _released(scores, own, counts, graph_mask, beta, tau_plus):
 
 
 def _own_scores(scores, own):
-  """The score of each node with its graph ``[nodes]``.
+  """Returns the score of each node with its graph, ``[nodes]``.
 
-  A node has one graph, so nothing is summed; softplus of all scores would cost
-  a pass over the matrix.
+  Each sum has one term; softplus of all scores would cost a pass over the
+  matrix.
   """
   return jnp.sum(jnp.where(own, scores, 0), axis=1)
 
 
 @jax.custom_jvp
 def _tilted_softplus(beta, scores, where):
-  r"""Means of softplus(T) over each row with weights e^{beta T}.
+  r"""Returns the mean of softplus(T) over each row with weights e^{beta T}.
 
   .. math::
     m = \sum_G w_G \, sp(T_G), \quad w = softmax(\beta T), \qquad
     dm = \sum_G w_G \bigl(\sigma(T_G) \, dT_G
       + (sp(T_G) - m) \, d(\beta T_G)\bigr)
 
-  jax would find the same derivative in twice the passes over the matrix.
+  JAX's own derivative takes twice as many passes over the matrix.
   """
   tilts, total = _tilts(beta, scores, where)
   return jnp.sum(tilts * _softplus(scores), axis=-1) / total
@@ -218,7 +240,7 @@ def _tilted_softplus_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _softplus(x):
-  """log(1 + e^x); jax.nn's derivative takes twice the passes over x."""
+  """Returns log(1 + e^x); jax.nn's derivative takes twice the passes over x."""
   return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
@@ -229,7 +251,7 @@ def _softplus_jvp(primals, tangents):
 
 
 def _tilts(beta, scores, where):
-  """What softmax(beta T) is proportional to, and its sums."""
+  """Returns the numerators of softmax(beta T), and their sums."""
   logits = jnp.where(where, beta * scores, _NEVER)
   peak = stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   tilts = jnp.exp(logits - peak)
@@ -237,7 +259,7 @@ def _tilts(beta, scores, where):
 
 
 def _mean(values, counts):
-  """The mean of values, each as often as counted; 0 of none."""
+  """Returns the mean of values weighted by counts; 0 if counts are all 0."""
   return jnp.sum(counts * values) / jnp.maximum(jnp.sum(counts), 1)
 
 
@@ -250,9 +272,9 @@ def _read_mask(name, mask, rows):
 
 
 def _check_ids(ids, node_mask, graph_mask):
-  """Refuses known ids that cannot be right; traced ones are not looked at."""
+  """Raises a ValueError if ids are invalid, unless they are traced."""
   arrays = ids, node_mask, graph_mask
-  if any(isinstance(x, jax.core.Tracer) for x in arrays):
+  if any(isinstance(x, core.Tracer) for x in arrays):
     return
   ids, node_mask, graph_mask = map(np.asarray, arrays)
   num_graphs = graph_mask.shape[0]
@@ -261,19 +283,19 @@ def _check_ids(ids, node_mask, graph_mask):
   empty = np.flatnonzero(graph_mask & (nodes == 0))
   if empty.size:
     raise ValueError(
-        f'graph_ids gives graph {empty[0]} no node; drop empty graphs by '
+        f'graph_ids gives graph {empty[0]} no node; drop empty graphs with '
         'graph_mask.'
     )
 
 
 def _check_indices(name, indices, node_mask, array_name, length):
-  """Refuses known indices of nodes that point outside of an array."""
-  if any(isinstance(x, jax.core.Tracer) for x in (indices, node_mask)):
+  """Raises a ValueError if indices are out of range, unless traced."""
+  if any(isinstance(x, core.Tracer) for x in (indices, node_mask)):
     return
   indices = np.asarray(indices)
   outside = indices[node_mask & ((indices < 0) | (indices >= length))]
   if outside.size:
     raise ValueError(
         f'{name} must be in [0, {length}), the rows of {array_name}; got '
-        f'{outside[0]}. Drop padding by node_mask.'
+        f'{outside[0]}. Drop padding with node_mask.'
     )

@@ -1,5 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's equation on logits: hard, debiased and plain NCE."""
+"""Implements the paper's loss on logits: hard, debiased and plain NCE.
+
+This is the loss of :func:`hcl_jax.simclr_loss` for a small batch, without
+blocks, devices, masks or care for rounding:
+
+>>> import jax
+>>> import jax.numpy as jnp
+>>> import hcl_jax
+>>> def dense_loss(z1, z2, temperature, beta, tau_plus):
+...   z, batch = jnp.concatenate([z1, z2]), len(z1)
+...   z /= jnp.linalg.norm(z, axis=1, keepdims=True)
+...   scores = jnp.exp(z @ z.T / temperature)
+...   row = jnp.arange(2 * batch)
+...   positive = scores[row, (row + batch) % (2 * batch)]
+...   is_negative = row[:, None] % batch != row[None, :] % batch
+...   weights = jnp.where(is_negative, scores**beta, 0)
+...   mean = jnp.sum(weights * scores, axis=1) / jnp.sum(weights, axis=1)
+...   debiased = (mean - tau_plus * positive) / (1 - tau_plus)
+...   debiased = jnp.maximum(debiased, jnp.exp(-1 / temperature))
+...   losses = jnp.log(1 + (2 * batch - 2) * debiased / positive)
+...   return jnp.mean(losses.reshape(2, batch), axis=0)
+>>> z1, noise = jax.random.normal(jax.random.key(0), (2, 8, 4))
+>>> z2 = z1 + noise / 2
+>>> for name, beta, tau_plus in (
+...     ('standard', 0.0, 0.0), ('debiased', 0.0, 0.1), ('hard', 1.0, 0.1)
+... ):
+...   given = {'temperature': 0.5, 'beta': beta, 'tau_plus': tau_plus}
+...   error = hcl_jax.simclr_loss(z1, z2, **given) - dense_loss(z1, z2, **given)
+...   print(name, jnp.max(jnp.abs(error)) < 1e-5)
+standard True
+debiased True
+hard True
+"""
 
 from typing import NamedTuple
 
@@ -12,11 +44,19 @@ from hcl_jax import _vectors
 from hcl_jax.losses import tilting
 
 FLOORS = ('sphere', 'soft', 'none')
-SOFT_FLOOR = 0.5  # r0 of floor='soft': gradients are amplified at most twice
+SOFT_FLOOR = 0.5  # r0 of floor='soft': doubles gradients at most
+
+
+class Hyperparameters(NamedTuple):
+  """Hyperparameters of a cosine loss as arrays; scale is 1 / temperature."""
+
+  scale: jax.Array
+  beta: jax.Array
+  tau_plus: jax.Array
 
 
 class Negatives(NamedTuple):
-  """What a loss keeps of an anchor's negatives: A and their number."""
+  """Summary of an anchor's negatives: log N and A = scale peak + log_mean."""
 
   peak: jax.Array
   log_mean: jax.Array
@@ -34,33 +74,34 @@ def hard_nce_loss(
     where: jax.Array | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
-  r"""Contrastive loss with negatives tilted towards the anchor.
+  r"""Computes the contrastive loss with negatives tilted toward the anchor.
 
   .. math::
     \ell = \frac1M \sum_m \log\Bigl(1 + \frac{N_g}{e^{p_m}}\Bigr), \qquad
     N_g = \frac{N}{1-\tau^+} \bigl(E_{q_\beta}[e^{s}]
           - \tau^+ E_{q_\beta^+}[e^{p}]\bigr)
 
-  where :math:`q_\beta` weighs negative j by :math:`e^{\beta s_j}` and
-  :math:`q_\beta^+` positive m by :math:`e^{\beta p_m}`. ``beta=0`` is the
-  debiased loss [2]; also ``tau_plus=0``, InfoNCE. The bracket is an estimate
-  and may turn negative: Ng is bounded by 0, or by ``log_floor``, or continued
-  smoothly by ``soft_floor``. An anchor that ``where`` leaves without negatives
-  has loss 0 and gradient 0.
+  where :math:`q_\beta` weights negative j by :math:`e^{\beta s_j}` and
+  :math:`q_\beta^+` weights positive m by :math:`e^{\beta p_m}`. ``beta=0`` is
+  the debiased loss [2]; with ``tau_plus=0`` too, it is InfoNCE. The bracket is
+  an estimate and may be negative: Ng is at least 0, or bounded by
+  ``log_floor``, or continued smoothly by ``soft_floor``. An anchor without
+  negatives (see ``where``) has loss 0 and gradient 0.
 
   Args:
-    pos_logits: similarity to the positive over temperature, ``[...]``, or to
-      M positives, ``[..., M]``.
+    pos_logits: similarity to the positive divided by the temperature,
+      ``[...]``, or to M positives, ``[..., M]``.
     neg_logits: the same for N negatives, ``[..., N]``.
     beta: concentration of the tilt, >= 0; larger is harder. May be traced.
-    tau_plus: probability that a negative shares the anchor's class, in
-      ``[0, 1)``. May be traced; at 0 no floor acts.
-    log_floor: lower bound of log(Ng / N); ``-1 / temperature`` on the sphere.
-    soft_floor: r0 in (0, 1): where r = tau_plus E+ / E- exceeds r0, the factor
-      1 - r becomes (1 - r0)^2 / (1 - 2 r0 + r), which stays positive and keeps
-      a gradient. Not together with ``log_floor``.
-    where: negatives to count, boolean, broadcastable to ``neg_logits``. What
-      it drops may hold NaN or infinity.
+    tau_plus: probability that a negative has the anchor's class, in
+      ``[0, 1)``. May be traced; at 0 the floors have no effect.
+    log_floor: lower bound of log(Ng / N); use ``-1 / temperature`` for unit
+      vectors.
+    soft_floor: r0 in (0, 1). Where r = tau_plus E+ / E- exceeds r0, the factor
+      1 - r becomes (1 - r0)^2 / (1 - 2 r0 + r), which is positive and has a
+      gradient. Excludes ``log_floor``.
+    where: negatives to count, boolean, broadcastable to ``neg_logits``. Logits
+      that it drops may be NaN or infinite.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
@@ -83,7 +124,7 @@ def hard_nce_loss(
     if log_floor is not None:
       raise ValueError(
           'log_floor and soft_floor exclude each other; got '
-          f'log_floor={log_floor} and soft_floor={soft_floor}.'
+          f'log_floor={log_floor} and soft_floor={soft_floor}. Choose one.'
       )
   if where is not None:
     where = _checks.mask('where', where, neg.shape)
@@ -118,9 +159,9 @@ def debiased_nce_loss(
     soft_floor: ArrayLike | None = None,
     where: jax.Array | None = None,
 ) -> jax.Array:
-  r"""InfoNCE corrected for negatives that share the anchor's class.
+  r"""Computes InfoNCE, corrected for negatives that have the anchor's class.
 
-  :func:`hard_nce_loss` at ``beta=0``: all negatives weigh alike,
+  This is :func:`hard_nce_loss` at ``beta=0``: negatives have equal weights,
 
   .. math::
     N_g = \frac{N}{1-\tau^+} \Bigl(\frac1N \sum_j e^{s_j}
@@ -129,7 +170,7 @@ def debiased_nce_loss(
   Args:
     pos_logits: ``[...]`` or ``[..., M]``.
     neg_logits: ``[..., N]``.
-    tau_plus: probability that a negative shares the anchor's class.
+    tau_plus: probability that a negative has the anchor's class.
     log_floor: see :func:`hard_nce_loss`.
     soft_floor: see :func:`hard_nce_loss`.
     where: negatives to count, broadcastable to ``neg_logits``.
@@ -157,10 +198,10 @@ def nce_loss(
     *,
     where: jax.Array | None = None,
 ) -> jax.Array:
-  r"""InfoNCE: the cross entropy of telling the positive from N negatives.
+  r"""Computes InfoNCE, the cross entropy of the positive among N negatives.
 
-  :func:`hard_nce_loss` at ``beta=0, tau_plus=0``, with M positives the mean of
-  :math:`\log(1 + \sum_j e^{s_j - p_m})`.
+  This is :func:`hard_nce_loss` at ``beta=0, tau_plus=0``; with M positives, the
+  mean of :math:`\log(1 + \sum_j e^{s_j - p_m})`.
 
   Args:
     pos_logits: ``[...]`` or ``[..., M]``.
@@ -186,19 +227,19 @@ def clipped_beta(
     clip_scale: ArrayLike = 2.0,
     where: jax.Array | None = None,
 ) -> jax.Array:
-  r"""The clipping trick for unnormalised embeddings, as a beta.
+  r"""Rescales beta to the logits: the paper's trick for embeddings of any size.
 
   .. math::
     \beta' = \beta \, c / \max |s|
 
-  so that the tilts :math:`e^{\beta' s}` stay within :math:`e^{\pm c\beta}`
-  whatever the size of the logits. The maximum is over all logits given, and
-  the gradient flows through it. All-zero logits give 0. Pass the result as
-  ``beta`` to :func:`hard_nce_loss`.
+  so that the tilts :math:`e^{\beta' s}` stay within :math:`e^{\pm c\beta}` for
+  logits of any size. The maximum is over all given logits, and the gradient
+  flows through it. All-zero logits give 0. Pass the result as ``beta`` to
+  :func:`hard_nce_loss`.
 
   Args:
     beta: concentration, >= 0.
-    neg_logits: the logits of a batch's negatives, any shape.
+    neg_logits: logits of a batch's negatives, of any shape.
     clip_scale: c; the paper uses 2.
     where: logits to count, broadcastable to ``neg_logits``.
 
@@ -229,7 +270,7 @@ def dense_negatives(
     *,
     stop_gradient_weights: bool = False,
 ) -> Negatives:
-  """Summarises scores ``[..., N]`` held in memory."""
+  """Summarizes scores ``[..., N]`` that are in memory."""
   peak, log_mean = tilting.tilted_log_mean(
       scores, scale, beta, where, stop_gradient_weights=stop_gradient_weights
   )
@@ -251,7 +292,7 @@ def nce(
     floor_gap: jax.Array | None = None,
     soft_floor: ArrayLike | None = None,
 ) -> jax.Array:
-  """The loss of positives with score ``positive`` against their negatives."""
+  """Computes the loss of positives, given by score, against their negatives."""
   gap = scale * (negatives.peak - positive) + negatives.log_mean
   if soft_floor is not None:
     soft_floor = jnp.asarray(soft_floor, gap.dtype)
@@ -273,19 +314,19 @@ def cosine_nce(
     tau_plus: jax.Array,
     floor: str,
 ) -> jax.Array:
-  """:func:`nce` for cosines, with the floor chosen by name."""
+  """Computes :func:`nce` of cosines; ``floor`` is one of ``FLOORS``."""
   return nce(
       positive,
       negatives,
       scale=scale,
       tau_plus=tau_plus,
-      # log(Ng / N) >= -1/t, the least that unit vectors can give.
+      # log(Ng / N) >= -1/t, the minimum for unit vectors.
       floor_gap=-scale * (1 + positive) if floor == 'sphere' else None,
       soft_floor=SOFT_FLOOR if floor == 'soft' else None,
   )
 
 
-def read_knobs(
+def read_hyperparameters(
     like: jax.Array,
     *,
     temperature: ArrayLike,
@@ -293,8 +334,8 @@ def read_knobs(
     tau_plus: ArrayLike,
     floor: str,
     block_size: int | None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Checks a cosine loss's knobs; returns scale, beta and tau_plus."""
+) -> Hyperparameters:
+  """Checks hyperparameters of a cosine loss and converts them to arrays."""
   _checks.temperature(temperature)
   _checks.beta(beta)
   _checks.tau_plus(tau_plus)
@@ -304,13 +345,13 @@ def read_knobs(
   dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
-  return tuple(
-      jnp.asarray(x, dtype) for x in (1 / temperature, beta, tau_plus)
+  return Hyperparameters(
+      *(jnp.asarray(x, dtype) for x in (1 / temperature, beta, tau_plus))
   )
 
 
 def _read_logits(pos_logits, neg_logits):
-  """Upcast logits, the positives with a trailing M."""
+  """Reads and upcasts logits; positives get an axis M if they have none."""
   pos = _checks.floats('pos_logits', pos_logits)
   neg = _checks.floats('neg_logits', neg_logits)
   _checks.same_dtype('pos_logits', pos, 'neg_logits', neg)
@@ -331,7 +372,7 @@ def _read_logits(pos_logits, neg_logits):
 
 
 def _tilted_excess(pos, scale, beta, stop_gradient_weights):
-  """B - p_m: the positives' tilted log-mean above each of them."""
+  """Returns B - p_m, with B the positives' tilted log-mean."""
   if pos.shape[-1] == 1:
     return None
   peak, log_mean = tilting.tilted_log_mean(

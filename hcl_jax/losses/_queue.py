@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MoCo: negatives from a queue of past keys."""
+"""MoCo's loss: negatives from a queue of past keys."""
 
 import functools
 
@@ -27,29 +27,29 @@ def moco_loss(
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
-  r"""MoCo's loss with hard, debiased or plain negatives.
+  r"""Computes MoCo's loss with hard, debiased or plain negatives.
 
-  The loss of :func:`simclr_loss` for query i with key i as its positive and
-  the K keys of the queue as its negatives. MoCo passes no gradient into keys
+  This is the loss of :func:`simclr_loss`, with key i as the positive of query i
+  and the K keys of the queue as its negatives. MoCo stops gradients into keys
   and queue: wrap them in ``jax.lax.stop_gradient``, or differentiate with
   respect to the queries only.
 
   Args:
-    queries: embeddings ``[batch, dim]``; need not be unit.
-    keys: embeddings ``[batch, dim]``, row i the positive of query i.
+    queries: embeddings ``[batch, dim]``; need not be unit vectors.
+    keys: embeddings ``[batch, dim]``; row i is the positive of query i.
     queue: past keys ``[K, dim]``.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0. May be traced.
-    tau_plus: probability that a key of the queue shares the query's class.
+    tau_plus: probability that a key of the queue has the query's class.
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
     where: keys to count, boolean, ``[K]`` or ``[batch, K]``. Use it for a
-      queue that is not full yet (dropped rows may hold anything, NaN
-      included) and for keys of the query's own image, which a large beta
-      would single out: ``queue_index[None, :] != index[:, None]``.
-    extra: further negatives of each query, ``[batch, n, dim]``, such as
-      :func:`hcl_jax.momentum.mix_hardest` makes. They always count.
-    block_size: queries and keys of a similarity tile, so that the
-      ``[batch, K]`` matrix is never held. None: chosen by size.
+      queue that is not full yet (dropped rows may be NaN) and to drop keys of
+      the query's own image, on which a large beta would put most weight:
+      ``queue_index[None, :] != index[:, None]``.
+    extra: further negatives of each query, ``[batch, n, dim]``, for example
+      from :func:`hcl_jax.momentum.mix_hardest`. They always count.
+    block_size: queries and keys of a similarity tile. Tiles avoid the
+      ``[batch, K]`` matrix in memory. None: chosen by size.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
@@ -71,7 +71,7 @@ def moco_loss(
   queue = _checks.matrix('queue', queue)
   _checks.same_width('queries', queries, 'queue', queue)
   _checks.same_dtype('queries', queries, 'queue', queue)
-  scale, beta, tau_plus = _nce.read_knobs(
+  hyperparameters = _nce.read_hyperparameters(
       queries,
       temperature=temperature,
       beta=beta,
@@ -89,11 +89,9 @@ def moco_loss(
       queries,
       keys,
       queue,
-      where,
-      extra,
-      scale,
-      beta,
-      tau_plus,
+      hyperparameters,
+      where=where,
+      extra=extra,
       floor=floor,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
@@ -104,11 +102,12 @@ def moco_loss(
     jax.jit, static_argnames=('floor', 'block_size', 'stop_gradient_weights')
 )
 def _moco_loss(
-    queries, keys, queue, where, extra, scale, beta, tau_plus, *, floor,
-    block_size, stop_gradient_weights,
+    queries, keys, queue, hyperparameters, *, where, extra, floor, block_size,
+    stop_gradient_weights,
 ):  # fmt: skip
+  scale, beta, tau_plus = hyperparameters
   if where is not None:
-    # A key that nobody counts must not reach a product: 0 * NaN is NaN.
+    # A key that no query counts must not enter a product: 0 * NaN is NaN.
     queue = jnp.where(jnp.any(where, axis=0)[:, None], queue, 0)
   queries, keys, queue = map(_vectors.normalize, (queries, keys, queue))
   own = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quick-thoughts: a sentence against its neighbours in the text."""
+"""Quick-thoughts' loss: predicts the sentences next to a sentence."""
 
 from typing import Any
 from typing import NamedTuple
@@ -29,49 +29,47 @@ def quick_thoughts_loss(
     segments: jax.Array | None = None,
     where: jax.Array | None = None,
 ) -> jax.Array:
-  r"""Predicts a sentence's neighbours among a batch of consecutive sentences.
+  r"""Computes the loss of predicting neighbors among consecutive sentences.
 
-  With raw inner products S = left right^T, the positives
+  S = left right^T are raw inner products. Positives of sentence i are
   :math:`P_i = \{j : 0 < |i-j| \le window, g_i = g_j\}`, where g are the
-  segments, and all others as negatives,
+  segments; all others are negatives:
 
   .. math::
     \ell_i = \frac{1}{|P_i|} \sum_{j \in P_i}
       \log \frac{\sum_{k \in P_i} e^{S_{ik}} + N_{g,i}}{e^{S_{ij}}}
 
   where Ng is the hard, debiased estimate of :func:`hard_nce_loss` over the
-  negatives, with the positives of :math:`P_i` in its prior term.
+  negatives, with the positives :math:`P_i` in its prior term.
   ``beta=0, tau_plus=0`` is the released softmax cross entropy.
 
   The authors report that ``tau_plus > 0`` broke their sentence runs: without a
-  bound, an anchor whose estimate turns negative gets no gradient. Use
-  ``floor='soft'`` there.
+  bound, an anchor with a negative estimate has no gradient. Use
+  ``floor='soft'`` with it.
 
   Args:
-    left: embeddings by the one encoder, ``[batch, dim]``, row i sentence i.
-    right: embeddings by the other, ``[batch, dim]``.
+    left: embeddings of sentences by the first encoder, ``[batch, dim]``.
+    right: embeddings by the second encoder, ``[batch, dim]``.
     beta: concentration, >= 0. May be traced.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
-    window: how many sentences on each side are positives.
-    self_pair: ``'zero'``: the sentence itself is a negative with logit 0, as
-      released; ``'drop'``: it is left out.
-    clip_scale: with a number c (the paper uses 2) the weights are
-      :math:`e^{\beta c S / \max|S|}`, the maximum over the batch's negatives,
-      instead of :math:`e^{\beta S}`.
-    stop_gradient_clip: take max |S| for a constant. Otherwise one large score
-      makes all weights alike, which the loss rewards and training finds.
+    window: number of positive sentences on each side.
+    self_pair: ``'zero'``: the sentence itself is a negative with logit 0, as in
+      the released code; ``'drop'``: it is left out.
+    clip_scale: if given, a number c (2 in the paper): weights are
+      :math:`e^{\beta c S / \max|S|}`, with the maximum over the batch's
+      negatives, instead of :math:`e^{\beta S}`.
+    stop_gradient_clip: treat max |S| as a constant. Otherwise one large score
+      equalizes all weights, which lowers the loss, and training exploits it.
     floor: ``'none'``, ``'soft'`` or ``'sphere'``; see :func:`simclr_loss`.
-      ``'sphere'`` is N e^{-1} and bounds nothing here unless the embeddings
-      have length one.
-    segments: the piece of text that each sentence is from, integers
-      ``[batch]``; None for one piece. Sentences of different pieces are
-      negatives of each other, however near.
-    where: sentences to count, boolean ``[batch]``. The others are nobody's
-      positive or negative, and may hold anything.
+      ``'sphere'`` is N e^{-1}, a bound for unit vectors only.
+    segments: piece of text of each sentence, integers ``[batch]``; None for one
+      piece. Sentences of different pieces are negatives at any distance.
+    where: sentences to count, boolean ``[batch]``. Others are neither positives
+      nor negatives and may have any value.
 
   Returns:
-    One loss per sentence, ``[batch]``; 0 for one that does not count or has no
-    neighbour.
+    One loss per sentence, ``[batch]``; 0 for a sentence that does not count or
+    has no neighbor.
 
   References:
     Logeswaran and Lee, An Efficient Framework for Learning Sentence
@@ -103,31 +101,30 @@ def quick_thoughts_loss(
 
 
 def quick_thoughts_clamp_fraction(
-    left: jax.Array, right: jax.Array, **knobs: Any
+    left: jax.Array, right: jax.Array, **options: Any
 ) -> jax.Array:
-  r"""The share of anchors whose estimate Ng is below its floor.
+  r"""Computes the share of anchors with an estimate Ng below its floor.
 
-  That is, below N e^{-1} with ``floor='sphere'`` and below 0 otherwise. With
-  ``floor='none'`` these anchors have neither loss from their negatives nor a
-  gradient; with ``'soft'`` they would be dead without it. At ``tau_plus=0``
-  there are none.
+  The floor is N e^{-1} with ``floor='sphere'`` and 0 otherwise. With
+  ``floor='none'`` such anchors have no loss from their negatives and no
+  gradient; ``'soft'`` gives them both. At ``tau_plus=0`` the share is 0.
 
   Args:
-    left: as of :func:`quick_thoughts_loss`.
-    right: the same.
-    **knobs: all that this loss was given.
+    left: see :func:`quick_thoughts_loss`.
+    right: see :func:`quick_thoughts_loss`.
+    **options: keyword arguments of :func:`quick_thoughts_loss`.
 
   Returns:
-    A number from 0 to 1, of the sentences that have a neighbour.
+    A share of the sentences that have a neighbor, from 0 to 1.
 
   Example:
     >>> import jax.numpy as jnp
-    >>> z = 4 * jnp.repeat(jnp.eye(4), 2, axis=0)  # like one neighbour only
+    >>> z = 4 * jnp.repeat(jnp.eye(4), 2, axis=0)  # like one neighbor only
     >>> [float(quick_thoughts_clamp_fraction(z, z, tau_plus=tau_plus))
     ...  for tau_plus in (0.0, 0.5)]
     [0.0, 1.0]
   """
-  anchors = _anchors(left, right, **knobs)
+  anchors = _anchors(left, right, **options)
   clamped = tilting.is_clamped(
       anchors.gap,
       anchors.tau_plus,
@@ -140,9 +137,9 @@ def quick_thoughts_clamp_fraction(
 
 
 class _Anchors(NamedTuple):
-  """What the loss of each sentence is made of, ``[batch]`` but for tau_plus.
+  """Terms of the loss of each sentence, ``[batch]`` except tau_plus.
 
-  With a = log sum_{P_i} e^S in the place of a single positive's logit.
+  a = log sum_{P_i} e^S takes the place of a single positive's logit.
   """
 
   num_positives: jax.Array
@@ -155,20 +152,20 @@ class _Anchors(NamedTuple):
 
 
 def _anchors(
-    left,
-    right,
+    left: jax.Array,
+    right: jax.Array,
     *,
-    beta=0.0,
-    tau_plus=0.0,
-    window=1,
-    self_pair='zero',
-    clip_scale=None,
-    stop_gradient_clip=False,
-    floor='none',
-    segments=None,
-    where=None,
+    beta: ArrayLike = 0.0,
+    tau_plus: ArrayLike = 0.0,
+    window: int = 1,
+    self_pair: str = 'zero',
+    clip_scale: ArrayLike | None = None,
+    stop_gradient_clip: bool = False,
+    floor: str = 'none',
+    segments: jax.Array | None = None,
+    where: jax.Array | None = None,
 ) -> _Anchors:
-  """Checks the arguments of the loss, and lets all pairs meet."""
+  """Checks arguments and computes the terms of the loss from all pairs."""
   left, right = _checks.embeddings(left=left, right=right)
   _checks.beta(beta)
   _checks.tau_plus(tau_plus)
@@ -178,13 +175,13 @@ def _anchors(
   batch = left.shape[0]
   if batch < 2 * window + 1:
     raise ValueError(
-        f'left and right must hold at least 2 * window + 1 = {2 * window + 1} '
+        f'left and right must have at least 2 * window + 1 = {2 * window + 1} '
         f'sentences; got shape {left.shape}.'
     )
   if floor == 'sphere':
     warnings.warn(
         "floor='sphere' bounds only unit embeddings; quick_thoughts_loss does "
-        "not normalise. Use floor='soft'.",
+        "not normalize. Use floor='soft'.",
         stacklevel=3,
     )
   counted = jnp.ones((batch,), bool)
@@ -220,7 +217,7 @@ def _anchors(
   )
   _, log_tilted = tilting.tilted_log_mean(scores, one, beta, positives)
   num_positives = jnp.sum(positives, axis=1, dtype=scores.dtype)
-  # a, about the peak.
+  # a, relative to the peak.
   log_sum = log_mean + jnp.log(jnp.maximum(num_positives, 1))
   above = jnp.where(positives, scores - peak[:, None], 0)
   against = _nce.dense_negatives(scores, one, beta, negatives)

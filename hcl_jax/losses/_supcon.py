@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supervised contrastive loss: all examples of a class are positives."""
+"""Supervised contrastive loss: all examples of a class are positives."""
 
 import functools
 
@@ -22,7 +22,7 @@ def supcon_loss(
     temperature: ArrayLike = 0.1,
     axis_name: str | None = None,
 ) -> jax.Array:
-  r"""Supervised contrastive loss over two views.
+  r"""Computes the supervised contrastive loss over two views.
 
   For each of the 2 batch anchors, with P the other embeddings of its label,
 
@@ -30,20 +30,21 @@ def supcon_loss(
     \ell_i = \log \sum_{a \ne i} e^{s_{ia}} - \frac{1}{|P|} \sum_{p \in P}
              s_{ip}.
 
-  There is no ``base_temperature``: the loss is not rescaled. With all labels
-  different this is NT-Xent.
+  There is no ``base_temperature``: the loss is not rescaled. If all labels
+  differ, this is NT-Xent.
 
   Args:
-    z1: embeddings of the first views, ``[batch, dim]``; need not be unit.
-    z2: embeddings of the second views, row i the partner of row i.
+    z1: embeddings of the first views, ``[batch, dim]``; need not be unit
+      vectors.
+    z2: embeddings of the second views; row i belongs to row i of z1.
     labels: integers ``[batch]``.
     temperature: t > 0. May be traced and learned.
-    axis_name: mapped axis over which the batch is split: positives and
-      negatives come from the global batch. Differentiate as
-      :func:`simclr_loss` says.
+    axis_name: mapped axis over which the batch is split; positives and
+      negatives come from the global batch. See :func:`simclr_loss` on
+      gradients.
 
   Returns:
-    One loss per pair, ``[batch]``, the mean of its two anchors'.
+    One loss per pair, ``[batch]``: the mean over its two anchors.
 
   References:
     Khosla et al., Supervised Contrastive Learning, 2020.
@@ -73,7 +74,7 @@ def _supcon_loss(z1, z2, labels, scale, *, axis_name):
       != jnp.arange(columns.shape[0])[None, :]
   )
   positives = others & (row_labels[:, None] == column_labels[None, :])
-  # Relative to the row's peak before scaling, as in tilting.
+  # Subtract the row's peak before scaling, as in tilting.
   peak = stop_gradient(
       jnp.max(jnp.where(others, cosines, -jnp.inf), axis=1, keepdims=True)
   )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The tilted expectation, the fold of its sums, and debiasing in log space.
+r"""Computes tilted expectations, folds of their sums, and the debiased loss.
 
 Every objective of the paper needs, for scores c with logits s = scale c,
 
@@ -7,13 +7,13 @@ Every objective of the paper needs, for scores c with logits s = scale c,
   A = \log E_{q_\beta}[e^s] = \log \frac{\sum_j e^{(1+\beta) s_j}}
                                         {\sum_j e^{\beta s_j}},
 
-the log of the mean of e^s under the sample tilted by e^{beta s}. All of it is
-computed from differences to the row's peak, taken before scaling, so that the
-error is relative to those differences and not to 1/temperature. A is carried
-as the pair (peak, log_mean) with A = scale * peak + log_mean; the peak is a
-constant, and the derivative belongs to log_mean. (``stop_gradient`` is imported
-by name because chex.assert_numerical_grads replaces ``jax.lax.stop_gradient``,
-and what is traced meanwhile would stay in JAX's caches.)
+the log of the mean of e^s under the sample tilted by e^{beta s}. Computing from
+differences to the row's peak, taken before scaling, makes errors relative to
+those differences and not to 1/temperature. A is represented by the pair
+(peak, log_mean) with A = scale * peak + log_mean; the peak is a constant, and
+log_mean has the derivative. (``stop_gradient`` is imported by name because
+chex.assert_numerical_grads replaces ``jax.lax.stop_gradient``, and JAX would
+cache functions traced with the replacement.)
 """
 
 import functools
@@ -22,16 +22,17 @@ from typing import NamedTuple
 import jax
 from jax.lax import stop_gradient
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 
 class Fold(NamedTuple):
   """Sums over the scores seen so far, with d = scale * (score - peak)."""
 
-  peak: jax.Array  # the largest score, or an upper bound of it
-  count: jax.Array  # number of scores
+  peak: jax.Array  # largest score, or an upper bound of it
+  number: jax.Array  # number of scores
   low: jax.Array  # sum of e^{beta d}
   excess: jax.Array  # sum of e^{beta d} (e^d - 1), accurate near d = 0
-  high: jax.Array  # sum of e^{(1 + beta) d}, accurate far from it
+  high: jax.Array  # sum of e^{(1 + beta) d}, accurate far from d = 0
 
 
 def fold(
@@ -41,23 +42,22 @@ def fold(
     keep: jax.Array | None,
     *,
     axis: int = -1,
-    lowest: float | None = None,
+    lowest: ArrayLike | None = None,
 ) -> Fold:
-  """Folds scores along an axis; a row that keeps nothing has all sums zero."""
-  if lowest is None:
-    lowest = jnp.finfo(scores.dtype).min
+  """Folds scores along an axis; a row without kept scores has sums 0."""
+  masked = jnp.finfo(scores.dtype).min if lowest is None else lowest
   if keep is None:
     keep = jnp.ones_like(scores, dtype=bool)
-  scores = jnp.where(keep, scores, lowest)
+  scores = jnp.where(keep, scores, masked)
   peak = stop_gradient(jnp.max(scores, axis=axis))
   below = scores - jnp.expand_dims(peak, axis)
   d = scale * jnp.where(keep, below, 0)
-  count = jnp.sum(keep, axis=axis, dtype=scores.dtype)
-  return Fold(peak, count, *_sums(d, _tilts(d, beta, keep), axis))
+  number = jnp.sum(keep, axis=axis, dtype=scores.dtype)
+  return Fold(peak, number, *_sums(d, _tilts(d, beta, keep), axis))
 
 
 def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
-  """The fold of both samples together; associative and commutative."""
+  """Merges the folds of two samples; associative and commutative."""
   peak = jnp.maximum(a.peak, b.peak)
 
   def lower(f: Fold) -> Fold:
@@ -65,7 +65,7 @@ def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
     by_low, by_one = jnp.exp(beta * drop), jnp.exp(drop)
     return Fold(
         peak=peak,
-        count=f.count,
+        number=f.number,
         low=by_low * f.low,
         excess=by_low * (by_one * f.excess + jnp.expm1(drop) * f.low),
         high=by_low * by_one * f.high,
@@ -78,10 +78,10 @@ def merge(a: Fold, b: Fold, scale: jax.Array, beta: jax.Array) -> Fold:
 def log_mean(
     low: jax.Array, excess: jax.Array, high: jax.Array
 ) -> jax.Array:
-  """log E_{q_beta}[e^d] of a fold's sums; 0 where nothing was folded.
+  """Returns log E_{q_beta}[e^d] of a fold's sums; 0 for an empty fold.
 
-  ``log1p(excess / low)`` keeps its digits near 0 but loses them when the mean
-  is tiny, ``log(high / low)`` the other way round.
+  ``log1p(excess / low)`` is accurate near 0 and inaccurate if the mean is tiny;
+  ``log(high / low)`` is the opposite.
   """
   empty = low == 0  # the peak itself adds 1
   low, high = jnp.where(empty, 1, low), jnp.where(empty, 1, high)
@@ -100,10 +100,10 @@ def tilted_log_mean(
     *,
     stop_gradient_weights: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  """A over the last axis as (peak, log_mean), A = scale * peak + log_mean.
+  """Returns A over the last axis as (peak, log_mean).
 
   A row without scores has peak 0 and log_mean 0. Scores that ``where`` drops
-  may hold anything, NaN included.
+  may have any value, even NaN.
   """
   if where is None:
     peak = stop_gradient(jnp.max(scores, axis=-1))
@@ -122,7 +122,7 @@ def tilted_log_mean(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _log_mean_below(below, scale, beta, where, stop_gradient_weights):
-  """log E_{q_beta}[e^d] with d = scale * below, below <= 0."""
+  """Returns log E_{q_beta}[e^d] with d = scale * below, below <= 0."""
   del stop_gradient_weights
   d = scale * below
   return log_mean(*_sums(d, _tilts(d, beta, where), -1))
@@ -155,11 +155,11 @@ def tilt_slopes(
     beta: jax.Array,
     stop_gradient_weights: bool,
 ) -> tuple[jax.Array, jax.Array]:
-  r"""dA/ds and the integrand of dA/dbeta.
+  r"""Returns dA/ds and the integrand of dA/dbeta.
 
   With q = softmax(beta s), e = expm1(s - A): dA/ds = q (1 + e + beta e) and
-  dA/dbeta = sum q e s. Written so, the two large terms (1 + beta) q e^{s-A}
-  and beta q are never subtracted.
+  dA/dbeta = sum q e s. This form avoids the difference of the two large terms
+  (1 + beta) q e^{s-A} and beta q.
   """
   e = jnp.expm1(above)
   gain = weights * e
@@ -169,7 +169,7 @@ def tilt_slopes(
 
 
 def _sums(d, low, axis):
-  """The three sums of a :class:`Fold` from d and low = e^{beta d}."""
+  """Returns the three sums of a :class:`Fold` from d and low = e^{beta d}."""
   return (
       jnp.sum(low, axis=axis),
       jnp.sum(low * jnp.expm1(d), axis=axis),
@@ -185,14 +185,14 @@ def _tilts(d, beta, where):
 def clipped_beta(
     beta: jax.Array,
     scores: jax.Array,
-    clip_scale: jax.Array,
+    clip_scale: ArrayLike,
     where: jax.Array | None = None,
     stop_gradient_clip: bool = False,
 ) -> jax.Array:
-  """The beta whose tilts e^{beta s} span e^{-clip beta} to e^{clip beta}.
+  """Returns beta * clip_scale / max |s| over all scores; 0 if all are 0.
 
-  That is beta * clip_scale / max |s| over all scores given, or 0 where they
-  are all 0; its gradient flows through the maximum, unless that is stopped.
+  Its tilts e^{beta s} lie between e^{-clip beta} and e^{clip beta}. The
+  gradient flows through the maximum unless ``stop_gradient_clip``.
   """
   sizes = jnp.abs(scores)
   if where is not None:
@@ -214,33 +214,35 @@ def debiased_loss(
     floor_gap: jax.Array | None = None,
     soft_floor: jax.Array | None = None,
 ) -> jax.Array:
-  r"""log(1 + Ng / e^a) from the gaps of its parts to the positive logit a.
+  r"""Returns log(1 + Ng / e^a) from differences to the positive logit a.
 
   .. math::
     N_g = \frac{N}{1-\tau^+} \bigl(e^{A} - \tau^+ e^{B}\bigr)
 
   with A the negatives' tilted log-mean and B the positives'. The difference is
-  an estimate and may turn negative. ``floor_gap`` bounds log(Ng/N) - a from
-  below; without it Ng is bounded by 0. ``soft_floor`` r0 replaces the factor
-  1 - r, r = tau e^{B-A}, by (1-r0)^2 / (1-2 r0+r) for r > r0, which is
+  an estimate and may be negative. ``floor_gap`` is a lower bound of
+  log(Ng/N) - a; without it Ng is at least 0. ``soft_floor`` r0 replaces the
+  factor 1 - r, r = tau e^{B-A}, by (1-r0)^2 / (1-2 r0+r) for r > r0, which is
   positive and has the same slope at r0.
 
   Args:
     gap: A - a.
     log_n: log of the number of negatives; -inf gives the loss 0.
-    tau_plus: the class prior; at 0 no floor acts.
-    excess: B - a, 0 if left out (one positive).
+    tau_plus: class prior; at 0 the floors have no effect.
+    excess: B - a; None: 0, as with one positive.
     floor_gap: lower bound of log(Ng/N) - a.
     soft_floor: r0 in (0, 1).
 
   Returns:
-    The loss, shaped as gap.
+    The loss, with the shape of gap.
   """
   excess = jnp.zeros_like(gap) if excess is None else excess
   if floor_gap is None:
     floor_gap = jnp.full_like(gap, -jnp.inf)
   log_n = jnp.broadcast_to(log_n, gap.shape).astype(gap.dtype)
-  return _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor)
+  return _debiased_loss(
+      _Debiasing(gap, excess, floor_gap, log_n, tau_plus, soft_floor)
+  )
 
 
 def is_clamped(
@@ -250,61 +252,74 @@ def is_clamped(
     excess: jax.Array,
     floor_gap: jax.Array | None = None,
 ) -> jax.Array:
-  """Whether Ng of :func:`debiased_loss` is below its floor, without one 0."""
+  """Returns whether Ng of :func:`debiased_loss` is below its floor or 0."""
   if floor_gap is None:
     floor_gap = jnp.full_like(gap, -jnp.inf)
   log_n = jnp.zeros_like(gap)
-  return _log_odds(gap, excess, floor_gap, log_n, tau_plus, None)[2]
+  terms = _Debiasing(gap, excess, floor_gap, log_n, tau_plus, None)
+  return _log_odds(terms)[2]
+
+
+class _Debiasing(NamedTuple):
+  """Terms of :func:`debiased_loss`."""
+
+  gap: jax.Array
+  excess: jax.Array
+  floor_gap: jax.Array
+  log_n: jax.Array
+  tau_plus: jax.Array
+  soft_floor: jax.Array | None
 
 
 @jax.custom_jvp
-def _debiased_loss(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
-  return jax.nn.softplus(
-      _log_odds(gap, excess, floor_gap, log_n, tau_plus, soft_floor)[0]
-  )
+def _debiased_loss(terms):
+  return jax.nn.softplus(_log_odds(terms)[0])
 
 
-def _log_odds(gap, excess, floor_gap, log_n, tau_plus, soft_floor):
-  """log(Ng / e^a), log(tau e^{B-A}), and where the floor acts."""
+def _log_odds(terms):
+  """Returns log(Ng / e^a), log(tau e^{B-A}), and whether the floor applies."""
+  gap, excess, floor_gap, log_n, tau_plus, soft_floor = terms
   delta = _safe_log(tau_plus) + excess - gap
   spread = gap - jnp.log1p(-tau_plus)
   if soft_floor is not None:
     raw = spread + _log_soft_shrinkage(delta, soft_floor)
     return log_n + raw, delta, jnp.zeros_like(delta, dtype=bool)
   raw = spread + _log1mexp(delta)
-  # Written so that a NaN is not below the floor and stays a NaN.
+  # In this form a NaN is not below the floor and stays a NaN.
   clamped = (tau_plus > 0) & ((raw < floor_gap) | (delta > 0))
   return log_n + jnp.where(clamped, floor_gap, raw), delta, clamped
 
 
 @_debiased_loss.defjvp
 def _debiased_loss_jvp(primals, tangents):
-  gap, excess, _, log_n, tau_plus, soft_floor = primals
-  d_gap, d_excess, d_floor_gap, _, d_tau_plus, _ = tangents
-  loss = _debiased_loss(*primals)
-  log_odds, delta, clamped = _log_odds(*primals)
+  (terms,), (d_terms,) = primals, tangents
+  gap, excess, _, log_n, tau_plus, soft_floor = terms
+  d_gap, d_excess, d_floor_gap, _, d_tau_plus, _ = d_terms
+  loss = _debiased_loss(terms)
+  log_odds, delta, clamped = _log_odds(terms)
   odds_slope = jax.nn.sigmoid(log_odds)
   log_ratio = log_n - jnp.log1p(-tau_plus) - loss
+  shrink = None
   if soft_floor is not None:
     shrink = _soft_shrinkage_slope(delta, soft_floor)
     by_gap, by_excess = odds_slope * (1 - shrink), odds_slope * shrink
   else:
-    # Far from the cliff the ratio has no large exponents to cancel; at the
-    # cliff the exponential form has no 0 * inf.
+    # Far from delta = 0 the ratio has no large exponents to cancel; near it
+    # the exponential form has no 0 * inf.
     far = delta < -jnp.log(2.0).astype(delta.dtype)
     ratio = odds_slope / -jnp.expm1(jnp.where(far, delta, -1))
     by_gap = jnp.where(far, ratio, jnp.exp(log_ratio + gap))
     by_gap = jnp.where(clamped, 0, by_gap)
     by_excess = -by_gap * jnp.exp(jnp.minimum(delta, 0))
-  # (e^A - e^B) / ((1 - tau) (e^A - tau e^B)), without the difference of ratios
-  # that is lost in rounding where the temperature is high and A near B.
+  # (e^A - e^B) / ((1 - tau) (e^A - tau e^B)), without a difference of ratios
+  # that rounding destroys if the temperature is high and A is near B.
   above = gap - excess
   by_tau = jnp.where(
       above > 0,
       by_gap * -jnp.expm1(-jnp.where(above > 0, above, 0)),
       jnp.exp(log_ratio + excess) * jnp.expm1(jnp.where(above > 0, 0, above)),
   ) / (1 - tau_plus)
-  if soft_floor is not None:
+  if soft_floor is not None and shrink is not None:
     safe_tau = jnp.where(tau_plus > 0, tau_plus, 1)
     outside = odds_slope * (1 / (1 - tau_plus) + shrink / safe_tau)
     by_tau = jnp.where(delta <= jnp.log(soft_floor), by_tau, outside)
@@ -319,7 +334,7 @@ def _safe_log(x):
 
 
 def _log1mexp(x):
-  """log(1 - e^x) for x < 0; -inf, with zero gradient, above."""
+  """Returns log(1 - e^x) for x < 0; -inf, with gradient 0, for x >= 0."""
   above = x >= 0
   near = ~above & (x > -jnp.log(2.0).astype(x.dtype))
   close = jnp.log(-jnp.expm1(jnp.where(near, x, -1)))
@@ -328,7 +343,7 @@ def _log1mexp(x):
 
 
 def _log_soft_shrinkage(delta, r0):
-  """log phi(r), r = e^delta, phi = 1-r up to r0, then (1-r0)^2/(1-2r0+r)."""
+  """Returns log phi(e^delta), phi(r) = 1-r or, r > r0, (1-r0)^2/(1-2r0+r)."""
   inside = delta <= jnp.log(r0)
   linear = _log1mexp(jnp.where(inside, delta, jnp.log(r0)))
   outer = jnp.where(inside, jnp.log(r0), delta)
@@ -337,7 +352,7 @@ def _log_soft_shrinkage(delta, r0):
 
 
 def _soft_shrinkage_slope(delta, r0):
-  """d log phi / d delta."""
+  """Returns d log phi / d delta."""
   inside = delta <= jnp.log(r0)
   r = jnp.exp(jnp.where(inside, delta, jnp.log(r0)))
   outer = jnp.where(inside, jnp.log(r0), delta)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders of images, graphs and sentences; loads none before it is used."""
+"""Encoders of images, graphs and sentences; loads each on first use."""
 
 import importlib
 from typing import Any

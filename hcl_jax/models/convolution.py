@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of the encoders, formulated for the backend at hand."""
+"""Convolutions of the encoders, in the form that is fast on each backend."""
 
 from collections.abc import Iterator
 import contextlib
@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 _CPU_OPTIONS = {
-    # By default XLA gives convolutions on CPU to YNNPACK, which takes up to
-    # three times as long as Eigen for the gradient of a kernel over large maps.
-    # This is the default list of what YNNPACK is given, without convolutions.
+    # By default XLA:CPU uses YNNPACK for convolutions, which takes up to three
+    # times as long as Eigen for the gradient of a kernel over large maps. This
+    # is the default list of operations of YNNPACK, without convolutions.
     'xla_cpu_experimental_ynn_fusion_type': (
         'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE'
     ),
-    # Where the processor has such vectors: for the augmentations.
+    # Speeds up augmentations on processors with such vectors.
     'xla_cpu_prefer_vector_width': '512',
 }
 
@@ -27,14 +27,14 @@ he_normal_fan_out = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 
 
 class Conv(nn.Module):
-  """A square convolution without bias, padded by half its kernel.
+  """Square convolution without bias, padded by half its kernel.
 
   Attributes:
     features: channels of the result.
     size: side of the kernel, odd.
     stride: step of the window.
-    kernel_init: initialiser of the kernel ``[size, size, in, features]``.
-    dtype: of the computation; the kernel is float32.
+    kernel_init: initializer of the kernel ``[size, size, in, features]``.
+    dtype: dtype of the computation; the kernel is float32.
   """
 
   features: int
@@ -45,7 +45,7 @@ class Conv(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """``[batch, height, width, in]`` to ``[batch, ., ., features]``."""
+    """Maps ``[batch, height, width, in]`` to ``[batch, ., ., features]``."""
     shape = self.size, self.size, x.shape[-1], self.features
     kernel = self.param('kernel', self.kernel_init, shape)
     return convolve(
@@ -54,7 +54,7 @@ class Conv(nn.Module):
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-  """Convolves images with a kernel, padded by half the kernel.
+  """Convolves images with a kernel; pads them by half the kernel.
 
   Args:
     x: images ``[batch, height, width, in]``.
@@ -65,9 +65,9 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     ``[batch, ceil(height / stride), ceil(width / stride), out]``.
   """
   if jax.default_backend() == 'cpu' and not _plain.get():
-    # XLA's CPU backend has no fast path for a convolution that is a product,
-    # and is slow to differentiate strided ones, up to 19-fold on small maps,
-    # and those over maps smaller than the kernel, up to 58-fold.
+    # XLA:CPU has no fast path for pointwise convolutions. Its derivatives of
+    # strided ones are up to 19 times slower on small maps, and those over maps
+    # smaller than the kernel up to 58 times.
     if kernel.shape[0] == 1:
       return _pointwise(x, kernel, stride)
     if kernel.shape[0] == 3 and (stride > 1 or min(x.shape[1:3]) < 3):
@@ -77,12 +77,12 @@ def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-  """In functions first traced here, no convolution is turned into a product.
+  """Keeps convolutions as they are, in functions first traced inside.
 
-  To compare with; ``jit`` of a function that was traced before remembers it.
+  Use it to compare with products; ``jit`` caches functions traced before.
 
   Yields:
-    Nothing.
+    None.
   """
   token = _plain.set(True)
   try:
@@ -93,13 +93,13 @@ def plain() -> Iterator[None]:
 
 @functools.cache
 def compiler_options() -> dict[str, str]:
-  """Options with which a train step of these encoders compiles to run fastest.
+  """Returns options that make compiled train steps of these encoders fastest.
 
-  For ``jax.jit(step).lower(...).compile(compiler_options=...)``, or the same of
-  ``jax.pmap``. They change no result beyond rounding.
+  Pass them to ``jax.jit(step).lower(...).compile(compiler_options=...)``, or
+  the same with ``jax.pmap``. They change results by rounding only.
 
   Returns:
-    Options that this backend and version of XLA know; mostly none.
+    Options that this backend and version of XLA support; none on GPU and TPU.
   """
   if jax.default_backend() != 'cpu':
     return {}
@@ -116,14 +116,14 @@ def _known(option, value):
 
 def _pointwise(x, kernel, stride):
   x = x[:, ::stride, ::stride]
-  # Rank 2: XLA transposes an operand that contracts over several axes, which
-  # the weight's gradient would.
+  # Rank 2: the gradient of the weight would contract over several axes, and
+  # XLA transposes such operands.
   y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
   return y.reshape(*x.shape[:-1], -1)
 
 
 def _unfolded(x, kernel, stride):
-  """A product of the kernel with the pixels under each of its windows."""
+  """Multiplies the kernel with the pixels of each window."""
   size, _, channels, features = kernel.shape
   pad = size // 2
   height, width = (-(-side // stride) for side in x.shape[1:3])

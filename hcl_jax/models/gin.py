@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph isomorphism network, and InfoGraph's heads and prior on top of it."""
+"""Graph isomorphism network, with InfoGraph's heads and prior."""
 
 from flax import linen as nn
 import jax
@@ -14,18 +14,18 @@ _xavier_uniform = nn.initializers.xavier_uniform()
 class Gin(nn.Module):
   r"""Graph isomorphism network, with sum pooling.
 
-  Layer k turns the rows of nodes v into
+  Layer k maps the row of node v to
 
   .. math::
     x_v^{k+1} = BN(ReLU(W_2 \, ReLU(W_1 (x_v^k + \sum_{u \to v} x_u^k) + b_1)
       + b_2))
 
   BatchNorm is over the nodes of all graphs of the batch. The embedding of a
-  node joins its rows of all layers, that of a graph is their sum over its
+  node concatenates its rows of all layers; that of a graph is the sum over its
   nodes.
 
   Attributes:
-    width: of a layer.
+    width: width of a layer.
     num_layers: number of layers.
   """
 
@@ -40,17 +40,17 @@ class Gin(nn.Module):
 
     Args:
       batch: the graphs.
-      train: normalise by the statistics of the batch and update the running
+      train: normalize by the statistics of the batch and update the running
         ones, collection ``'batch_stats'``; otherwise by the running ones.
 
     Returns:
-      Nodes ``[N, num_layers * width]``, whatever in padding, and graphs
+      Nodes ``[N, num_layers * width]``, arbitrary in padding, and graphs
       ``[G, num_layers * width]``, 0 in padding.
     """
     x = graphs.masked_nodes(batch)
     layers = []
     for k in range(self.num_layers):
-      x = x + graphs.sum_neighbours(batch, x)
+      x = x + graphs.sum_neighbors(batch, x)
       x = nn.relu(_linear(x, self.width, f'hidden_{k}'))
       x = nn.relu(_linear(x, self.width, f'out_{k}'))
       norm = norms.BatchNorm(name=f'norm_{k}')
@@ -61,11 +61,11 @@ class Gin(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """Three times linear and ReLU, plus a linear shortcut; keeps the width."""
+  """Three linear layers with ReLU, plus a linear shortcut; keeps the width."""
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """``[rows, dim]`` to ``[rows, dim]``."""
+    """Maps ``[rows, dim]`` to ``[rows, dim]``."""
     dim = x.shape[-1]
     y = x
     for k in range(3):
@@ -74,11 +74,11 @@ class FeedForward(nn.Module):
 
 
 class Discriminator(nn.Module):
-  """Linear, ReLU, linear, ReLU, linear: a logit, large for the prior."""
+  """Three linear layers with ReLU between, to a logit of the prior."""
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """``[rows, dim]`` to ``[rows]``."""
+    """Maps ``[rows, dim]`` to ``[rows]``."""
     y = x
     for k in range(2):
       y = nn.relu(_linear(y, x.shape[-1], f'hidden_{k}'))
@@ -86,12 +86,12 @@ class Discriminator(nn.Module):
 
 
 class InfoGraph(nn.Module):
-  """A GIN with a head for nodes, one for graphs, and perhaps a prior.
+  """GIN with a head for nodes, a head for graphs, and optionally a prior.
 
   Attributes:
-    width: of a layer.
+    width: width of a layer.
     num_layers: number of layers.
-    with_prior: whether there is a discriminator for the prior.
+    with_prior: whether to add a discriminator for the prior.
   """
 
   width: int = 32
@@ -112,11 +112,11 @@ class InfoGraph(nn.Module):
 
     Args:
       batch: the graphs.
-      train: as of :class:`Gin`.
+      train: see :class:`Gin`.
 
     Returns:
-      What is evaluated, the encoder's graphs ``[G, dim]``; and what the loss
-      compares, nodes ``[N, dim]`` and graphs ``[G, dim]`` after their heads.
+      Graphs ``[G, dim]`` of the encoder, for evaluation; nodes ``[N, dim]`` and
+      graphs ``[G, dim]`` of the heads, for the loss.
     """
     nodes, features = self.encoder(batch, train=train)
     if self.with_prior and self.is_initializing():
@@ -124,7 +124,7 @@ class InfoGraph(nn.Module):
     return features, self.local_head(nodes), self.global_head(features)
 
   def discriminate(self, x: jax.Array) -> jax.Array:
-    """Logits that rows ``[rows, dim]`` come from the prior."""
+    """Returns logits ``[rows]`` that rows ``[rows, dim]`` are of the prior."""
     return self.discriminator(x)
 
 

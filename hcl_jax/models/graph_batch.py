@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several graphs as one, padded to static shapes."""
+"""Batches of graphs, padded to static shapes."""
 
 from typing import NamedTuple
 
@@ -8,31 +8,31 @@ import jax.numpy as jnp
 
 
 class GraphBatch(NamedTuple):
-  """G graphs whose nodes have N different rows, padding included.
+  """G graphs whose nodes have N distinct rows, padding included.
 
-  A network of k layers gives the same embedding to nodes that k rounds of
-  colour refinement leave with one colour, whichever graphs they are in. Such
-  nodes may share a row, which is embedded once (see
-  :meth:`hcl_jax.graphs.Graphs.colored`); with a row for every node, M = N.
-  Rows and members are graph after graph, a row where its first node is.
+  A network of k layers gives the same embedding to nodes that have the same
+  color after k rounds of color refinement, in any graphs. Such nodes may share
+  a row, which is embedded once (see :class:`hcl_jax.graphs.Graphs`). If every
+  node has its own row, M = N. Rows and members are sorted by graph; a row is in
+  the place of its first node.
 
-  The padding comes last in every array. An index that points nowhere marks it:
-  an edge of padding runs from row N to row N, a member of padding has row N and
-  graph G, and none of them exists. So sums over neighbours and over the nodes
-  of a graph leave padding out by themselves; whatever else lets nodes or graphs
-  meet asks the counts and the mask. Padding may hold any values, NaN too.
+  Padding is last in every array and has indices out of range: an edge of
+  padding goes from row N to row N, and a member of padding has row N and graph
+  G. So sums over neighbors and over the nodes of a graph ignore padding; other
+  functions of nodes or graphs must use the counts and the mask. Padding may
+  have any value, even NaN.
 
   Attributes:
     nodes: features of the nodes of a row, float ``[N, F]``.
-    node_counts: how many nodes a row stands for, int32 ``[N]``, 0 in padding.
-    senders: the row where each edge begins, int32 ``[E]``. An undirected edge
-      is there in both directions. A row has the edges of its first node.
-    receivers: the row where it ends, int32 ``[E]``, in ascending order.
-    members: the row of nodes of a graph, int32 ``[M]``.
-    graph_ids: that graph, int32 ``[M]``, in ascending order.
-    member_counts: how many nodes with this row the graph has, int32 ``[M]``, 0
+    node_counts: number of nodes with this row, int32 ``[N]``, 0 in padding.
+    senders: row where each edge starts, int32 ``[E]``. An undirected edge is
+      stored in both directions. A row has the edges of its first node.
+    receivers: row where each edge ends, int32 ``[E]``, in ascending order.
+    members: rows of the nodes of graphs, int32 ``[M]``.
+    graph_ids: graph of each member, int32 ``[M]``, in ascending order.
+    member_counts: number of nodes of the graph with this row, int32 ``[M]``, 0
       in padding.
-    graph_mask: True for graphs that are there, bool ``[G]``.
+    graph_mask: True for graphs, False for padding, bool ``[G]``.
     label: class of each graph, int32 ``[G]``, -1 for none.
     index: row of each graph in its data set, int32 ``[G]``, -1 in padding.
   """
@@ -50,7 +50,7 @@ class GraphBatch(NamedTuple):
 
 
 class Padding(NamedTuple):
-  """The static shape of a batch.
+  """Static shape of a batch; see :class:`GraphBatch`.
 
   Attributes:
     nodes: N.
@@ -66,19 +66,19 @@ class Padding(NamedTuple):
 
 
 def masked_nodes(batch: GraphBatch) -> jax.Array:
-  """The features of the nodes ``[N, F]``, 0 in padding."""
+  """Returns the features of the nodes ``[N, F]``, 0 in padding."""
   return jnp.where(batch.node_counts[:, None] > 0, batch.nodes, 0)
 
 
-def sum_neighbours(batch: GraphBatch, x: jax.Array) -> jax.Array:
-  r"""Sums over neighbours, :math:`y_v = \sum_{u \to v} x_u`.
+def sum_neighbors(batch: GraphBatch, x: jax.Array) -> jax.Array:
+  r"""Sums over neighbors, :math:`y_v = \sum_{u \to v} x_u`.
 
   Args:
     batch: the graphs.
-    x: a row for each of the batch's, ``[N, dim]``.
+    x: one row per row of the batch, ``[N, dim]``.
 
   Returns:
-    ``[N, dim]``; 0 for a node without neighbours.
+    Sums ``[N, dim]``; 0 for a node without neighbors.
   """
   sent = jnp.take(x, batch.senders, axis=0, mode='fill', fill_value=0)
   return jax.ops.segment_sum(
@@ -91,10 +91,10 @@ def sum_nodes(batch: GraphBatch, x: jax.Array) -> jax.Array:
 
   Args:
     batch: the graphs.
-    x: a row for each of the batch's, ``[N, dim]``.
+    x: one row per row of the batch, ``[N, dim]``.
 
   Returns:
-    ``[G, dim]``; 0 in padding.
+    Sums ``[G, dim]``; 0 in padding.
   """
   num_graphs = batch.graph_mask.shape[0]
   rows = jnp.take(x, batch.members, axis=0, mode='fill', fill_value=0)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence encoders: recurrent or a bag of words, alone and as a pair."""
+"""Sentence encoders: recurrent or bag of words, single or as a pair."""
 
 import functools
+from typing import NamedTuple
 
 from flax import linen as nn
 import jax
@@ -19,20 +20,20 @@ _xavier_uniform = nn.initializers.xavier_uniform()
 
 
 class Gru(nn.Module):
-  r"""Gated recurrent unit, as in the first TensorFlow; the last state of each.
+  r"""Gated recurrent unit of TensorFlow 1; returns last states.
 
-  From x, a word, and h, the state so far (0 before the first word),
+  From a word x and the state h so far (0 before the first word), computes
 
   .. math::
     r, u = \sigma(W_g [x, h] + b_g), \qquad
     c = \tanh(W_c [x, r \circ h] + b_c), \qquad
     h' = u \circ h + (1 - u) \circ c
 
-  The reset gate r acts before the product, unlike that of flax and torch.
+  The reset gate r applies before the product, unlike in flax and torch.
 
   Attributes:
-    width: of the state.
-    reverse: read sentences from their end.
+    width: width of the state.
+    reverse: whether to read sentences from their end.
   """
 
   width: int
@@ -42,14 +43,15 @@ class Gru(nn.Module):
   def __call__(
       self, words: jax.Array, batch: sentences.SentenceBatch
   ) -> jax.Array:
-    """Reads sentences.
+    """Encodes sentences.
 
     Args:
-      words: vectors of the different words, ``[U, dim]``.
+      words: vectors of the distinct words, ``[U, dim]``.
       batch: the sentences.
 
     Returns:
-      States after the last word, ``[B, width]``; 0 without words.
+      States after the last word, ``[B, width]``; 0 for a sentence without
+      words.
     """
     dim, width = words.shape[-1], self.width
     kernels = [
@@ -62,13 +64,13 @@ class Gru(nn.Module):
     ]
     from_words = jnp.concatenate([x[:dim] for x in kernels], axis=1)
     projected = jnp.matmul(words, from_words) + jnp.concatenate(biases)[None]
-    states = _recur(
+    inputs = _RecurrentInputs(
         projected,
         *(kernel[dim:] for kernel in kernels),
         batch.places,
         _goes_on(batch.rows, self.reverse),
-        self.reverse,
     )
+    states = _recur(inputs, self.reverse)
     ends = batch.firsts if self.reverse else batch.lasts
     return jnp.take(
         states.reshape(-1, width), ends, axis=0, mode='fill', fill_value=0
@@ -76,12 +78,12 @@ class Gru(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-  """Word vectors, read forwards and backwards; both last states as one.
+  """Bidirectional GRU over word vectors; concatenates both last states.
 
   Attributes:
     vocabulary_size: number of words.
-    word_dim: of their vectors.
-    dim: of the embedding, even; a half is from each direction.
+    word_dim: width of word vectors.
+    dim: width of the embedding, even; each direction gives one half.
   """
 
   vocabulary_size: int
@@ -90,7 +92,7 @@ class RecurrentEncoder(nn.Module):
 
   @nn.compact
   def __call__(self, batch: sentences.SentenceBatch) -> jax.Array:
-    """Embeddings ``[B, dim]``; 0 for a sentence without words."""
+    """Returns embeddings ``[B, dim]``; 0 for a sentence without words."""
     words = _look_up(self, batch)
     ends = [
         Gru(self.dim // 2, reverse, name=name)(words, batch)
@@ -100,12 +102,12 @@ class RecurrentEncoder(nn.Module):
 
 
 class BagEncoder(nn.Module):
-  """A linear function of the mean, or sum, of word vectors.
+  """Linear function of the mean, or sum, of word vectors.
 
   Attributes:
     vocabulary_size: number of words.
-    word_dim: of their vectors.
-    dim: of the embedding.
+    word_dim: width of word vectors.
+    dim: width of the embedding.
     pooling: ``'mean'`` or ``'sum'``.
   """
 
@@ -116,7 +118,7 @@ class BagEncoder(nn.Module):
 
   @nn.compact
   def __call__(self, batch: sentences.SentenceBatch) -> jax.Array:
-    """Embeddings ``[B, dim]``; the bias for a sentence without words."""
+    """Returns embeddings ``[B, dim]``; the bias for one without words."""
     words = _look_up(self, batch)
     count, rows = batch.firsts.shape[0], batch.rows.reshape(-1)
     places = jnp.take(words, batch.places.reshape(-1), axis=0)
@@ -128,14 +130,14 @@ class BagEncoder(nn.Module):
 
 
 class SentenceEncoders(nn.Module):
-  """Two encoders with parameters of their own: a sentence, and its neighbours.
+  """Pair of encoders with separate parameters, for a sentence and neighbors.
 
   Attributes:
     vocabulary_size: number of words.
     encoder: ``'gru'`` or ``'bag'``.
-    word_dim: of the vectors of words.
-    dim: of an embedding.
-    pooling: of ``'bag'``.
+    word_dim: width of word vectors.
+    dim: width of an embedding.
+    pooling: pooling of ``'bag'``.
   """
 
   vocabulary_size: int
@@ -149,8 +151,8 @@ class SentenceEncoders(nn.Module):
     _check_choice('pooling', self.pooling, POOLINGS)
     if self.encoder == 'gru' and self.dim % 2:
       raise ValueError(
-          f"dim must be even with encoder='gru', a half for each direction; "
-          f'got {self.dim}.'
+          f"dim must be even with encoder='gru', one half per direction; got "
+          f'{self.dim}.'
       )
     sizes = self.vocabulary_size, self.word_dim, self.dim
     if self.encoder == 'gru':
@@ -162,17 +164,18 @@ class SentenceEncoders(nn.Module):
   def __call__(
       self, batch: sentences.SentenceBatch
   ) -> tuple[jax.Array, jax.Array]:
-    """Embeddings by the one and by the other, each ``[B, dim]``."""
+    """Returns embeddings by both encoders, each ``[B, dim]``."""
     return self.left(batch), self.right(batch)
 
 
 @functools.cache
 def compiler_options() -> dict[str, str]:
-  """Options with which these encoders compile to run fastest on a CPU.
+  """Returns options that make compiled encoders fastest on a CPU.
 
-  Those of image encoders, but products are Eigen's too: some 1.2 times as fast
-  as YNNPACK's at these sizes, and a row of one does not depend on how many rows
-  there are, if more than one, so padding changes no bit of an embedding.
+  These are the options of image encoders, with Eigen for products too: it is
+  about 1.2 times as fast as YNNPACK at these sizes. A row of Eigen's product
+  does not depend on the number of rows, if there are two or more, so padding
+  changes no bit of an embedding.
   """
   options = dict(convolution.compiler_options())
   if _LIBRARY in options:
@@ -181,7 +184,7 @@ def compiler_options() -> dict[str, str]:
 
 
 def _look_up(module, batch):
-  """Vectors of the different words of a batch, from a table of all."""
+  """Looks up the vectors of the distinct words of a batch."""
   shape = module.vocabulary_size, module.word_dim
   table = module.param('words', _between_tenths, shape)
   return jnp.take(table, batch.words, axis=0)
@@ -200,33 +203,39 @@ def _check_choice(argument, value, known):
 
 
 def _goes_on(rows, reverse):
-  """Whether a place continues the sentence of the place read before it."""
+  """Returns whether a place continues the sentence of the previous place."""
   same = rows[1:] == rows[:-1]
   edge = jnp.zeros_like(rows[:1], dtype=bool)
   return jnp.concatenate([same, edge] if reverse else [edge, same])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _recur(projected, w_gates, w_candidate, places, goes_on, reverse):
-  """The states ``[T, R, width]`` of lanes.
+class _RecurrentInputs(NamedTuple):
+  """Inputs of a recurrence over packed rows.
 
-  Args:
-    projected: the words' part of the products, with bias, ``[U, 3 width]``.
-    w_gates: the state's part, ``[width, 2 width]``.
-    w_candidate: the same, ``[width, width]``.
+  Attributes:
+    projected: products of words with their weights, plus bias,
+      ``[U, 3 width]``.
+    w_gates: weights from state to gates, ``[width, 2 width]``.
+    w_candidate: weights from state to candidate, ``[width, width]``.
     places: words, ``[T, R]``.
-    goes_on: False where the state before is 0, ``[T, R]``.
-    reverse: go from the last place to the first.
-
-  Returns:
-    The states.
+    goes_on: False where the previous state is 0, ``[T, R]``.
   """
-  return _recur_forwards(
-      projected, w_gates, w_candidate, places, goes_on, reverse
-  )[0]
+
+  projected: jax.Array
+  w_gates: jax.Array
+  w_candidate: jax.Array
+  places: jax.Array
+  goes_on: jax.Array
 
 
-def _recur_forwards(projected, w_gates, w_candidate, places, goes_on, reverse):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _recur(inputs, reverse):
+  """Computes the states ``[T, R, width]``, from the last place if reverse."""
+  return _recur_forwards(inputs, reverse)[0]
+
+
+def _recur_forwards(inputs, reverse):
+  projected, w_gates, w_candidate, places, goes_on = inputs
   width = w_candidate.shape[0]
 
   def step(state, place):
@@ -244,18 +253,17 @@ def _recur_forwards(projected, w_gates, w_candidate, places, goes_on, reverse):
   _, (states, *steps) = lax.scan(
       step, start, (places, goes_on), reverse=reverse
   )
-  inputs = projected, w_gates, w_candidate, places, goes_on
   return states, (inputs, steps)
 
 
 def _recur_backwards(reverse, residuals, d_states):
-  """The derivative; that of weights in one product over all places.
+  """Computes cotangents; those of weights in one product over all places.
 
-  JAX's own would add up the weights' gradients place by place.
+  JAX's own derivative would add the gradients of weights place by place.
   """
   (projected, w_gates, w_candidate, places, goes_on), steps = residuals
   width = w_candidate.shape[0]
-  # Transposed here, because that of an operand in a loop is slow on a CPU.
+  # Transposed here, because transposing inside the loop is slow on a CPU.
   to_gates, to_candidate = w_gates.T, w_candidate.T
 
   def step(d_after, place):
@@ -286,11 +294,13 @@ def _recur_backwards(reverse, residuals, d_states):
       for x in (d_gates, d_candidate)
   ], axis=1)
   return (
-      d_projected,
-      jnp.matmul(before.T, d_gates),
-      jnp.matmul(kept.T, d_candidate),
-      None,
-      None,
+      _RecurrentInputs(
+          d_projected,
+          jnp.matmul(before.T, d_gates),
+          jnp.matmul(kept.T, d_candidate),
+          None,
+          None,
+      ),
   )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projection heads: from the features of an image to its embedding."""
+"""Projection heads from features of images to embeddings."""
 
 from collections.abc import Callable
 
@@ -7,18 +7,18 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-# Uniform within one over the square root of the fan-in.
+# Uniform in +-1/sqrt(fan-in).
 fan_in_uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 
 
 class SimclrHead(nn.Module):
-  """Linear, normalisation, ReLU, linear: 2048-512-128 as released.
+  """Linear, normalization, ReLU, linear: 2048-512-128 as released.
 
   Attributes:
-    norm: constructor of the normalisation.
+    norm: constructor of the normalization.
     dim: width of the embedding.
-    width: of the hidden layer; None: 512.
-    dtype: of the computation.
+    width: width of the hidden layer; None: 512.
+    dtype: dtype of the computation.
   """
 
   norm: Callable[..., nn.Module]
@@ -28,7 +28,7 @@ class SimclrHead(nn.Module):
 
   @nn.compact
   def __call__(self, features: jax.Array, *, train: bool) -> jax.Array:
-    """``[batch, F]`` to ``[batch, dim]``."""
+    """Maps ``[batch, F]`` to ``[batch, dim]``."""
     hidden = _linear(
         features, self.width or 512, self.dtype, 'hidden', use_bias=False
     )
@@ -37,13 +37,13 @@ class SimclrHead(nn.Module):
 
 
 class MocoHead(nn.Module):
-  """Linear, ReLU, linear, as MoCo-v2's: 2048-2048-128.
+  """Linear, ReLU, linear, as in MoCo-v2: 2048-2048-128.
 
   Attributes:
     norm: not used.
     dim: width of the embedding.
-    width: of the hidden layer; None: that of the features.
-    dtype: of the computation.
+    width: width of the hidden layer; None: that of the features.
+    dtype: dtype of the computation.
   """
 
   norm: Callable[..., nn.Module]
@@ -53,7 +53,7 @@ class MocoHead(nn.Module):
 
   @nn.compact
   def __call__(self, features: jax.Array, *, train: bool) -> jax.Array:
-    """``[batch, F]`` to ``[batch, dim]``."""
+    """Maps ``[batch, F]`` to ``[batch, dim]``."""
     del train
     width = self.width or features.shape[-1]
     hidden = nn.relu(_linear(features, width, self.dtype, 'hidden'))
@@ -61,13 +61,13 @@ class MocoHead(nn.Module):
 
 
 class LinearHead(nn.Module):
-  """One linear layer.
+  """Single linear layer.
 
   Attributes:
     norm: not used.
     dim: width of the embedding.
     width: not used.
-    dtype: of the computation.
+    dtype: dtype of the computation.
   """
 
   norm: Callable[..., nn.Module]
@@ -77,13 +77,13 @@ class LinearHead(nn.Module):
 
   @nn.compact
   def __call__(self, features: jax.Array, *, train: bool) -> jax.Array:
-    """``[batch, F]`` to ``[batch, dim]``."""
+    """Maps ``[batch, F]`` to ``[batch, dim]``."""
     del train
     return _linear(features, self.dim, self.dtype, 'out')
 
 
 def _linear(x, features, dtype, name, use_bias=True):
-  """A linear layer whose weights and biases start as fan_in_uniform."""
+  """Applies a linear layer with fan_in_uniform weights and bias."""
   bound = x.shape[-1] ** -0.5
 
   def bias_init(key, shape, dtype=jnp.float32):

@@ -38,11 +38,11 @@ _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
 class Encoder(nn.Module):
-  """A backbone and a projection head.
+  """Backbone with a projection head.
 
   Attributes:
-    backbone: images to features.
-    head: features to embeddings.
+    backbone: module from images to features.
+    head: module from features to embeddings.
   """
 
   backbone: nn.Module
@@ -54,17 +54,17 @@ class Encoder(nn.Module):
     """Encodes images.
 
     Args:
-      images: normalised images ``[batch, height, width, 3]``, float.
-      train: normalise by the statistics of the batch and update the running
+      images: normalized images ``[batch, height, width, 3]``, float.
+      train: normalize by the statistics of the batch and update the running
         ones, collection ``'batch_stats'``; otherwise by the running ones.
 
     Returns:
-      Features ``[batch, F]`` (the pooled backbone) and embeddings
-      ``[batch, embedding_dim]``, both float32 and not normalised.
+      Features ``[batch, F]`` (of the pooled backbone) and embeddings
+      ``[batch, embedding_dim]``, both float32 and not normalized.
     """
     if images.ndim != 4 or not jnp.issubdtype(images.dtype, jnp.floating):
       raise ValueError(
-          'images must be normalised floats of shape [batch, height, width, '
+          'images must be normalized floats of shape [batch, height, width, '
           f'3]; got {images.dtype} of shape {images.shape}.'
       )
     features = self.backbone(images, train=train)
@@ -84,7 +84,7 @@ def create(
     bn_splits: int = 1,
     dtype: str = 'float32',
 ) -> Encoder:
-  """Makes an encoder by names, as configurations give them.
+  """Creates an encoder from names, as in configurations.
 
   Args:
     name: ``'resnet10'`` (half as wide as the others), ``'resnet18'``,
@@ -95,16 +95,15 @@ def create(
     head: ``'simclr'`` (linear, BatchNorm, ReLU, linear), ``'moco'`` (linear,
       ReLU, linear) or ``'linear'``.
     head_width: hidden width of the head; None: as released, 512 for
-      ``'simclr'`` and the features' width for ``'moco'``.
+      ``'simclr'`` and the width of the features for ``'moco'``.
     embedding_dim: width of the embedding.
-    norm: ``'batch'``, or ``'group'``, whose results for an image do not depend
-      on the rest of the batch.
-    bn_axis_name: mapped axis over whose devices BatchNorm takes its statistics
-      together; None: each device by itself, as released.
-    bn_splits: equal parts of a device's batch with statistics of their own, as
-      that many devices would have; not with ``bn_axis_name``.
-    dtype: ``'float32'`` or ``'bfloat16'``, of the computation; parameters,
-      statistics, features and embeddings are float32.
+    norm: ``'batch'``, or ``'group'``, which treats each image separately.
+    bn_axis_name: mapped axis whose devices share the statistics of BatchNorm;
+      None: each device has its own, as released.
+    bn_splits: number of equal parts of a device's batch, each with its own
+      statistics, as if on its own device; excludes ``bn_axis_name``.
+    dtype: ``'float32'`` or ``'bfloat16'``, dtype of the computation;
+      parameters, statistics, features and embeddings are float32.
 
   Returns:
     A linen module, ``encoder.apply(variables, images, train=...)``.
@@ -120,7 +119,7 @@ def create(
     _check_positive('head_width', head_width)
   if bn_axis_name is not None and bn_splits > 1:
     raise ValueError(
-        'bn_axis_name joins the statistics of devices and bn_splits divides '
+        'bn_axis_name shares statistics between devices and bn_splits splits '
         f'those of one; got {bn_axis_name!r} and {bn_splits}. Choose one.'
     )
   dtype = _DTYPES[dtype]
@@ -135,15 +134,15 @@ def create(
   )
 
 
-def _make_backbone(name, stem, **knobs):
+def _make_backbone(name, stem, **options):
   if name != 'small':
-    return _BACKBONES[name](stem=stem, **knobs)
+    return _BACKBONES[name](stem=stem, **options)
   if stem != 'cifar':
     raise ValueError(
         f"stem must be 'cifar' for name='small'; got {stem!r}. Only ResNets "
-        'have another.'
+        'have other stems.'
     )
-  return _BACKBONES[name](**knobs)
+  return _BACKBONES[name](**options)
 
 
 def _check_choice(argument, value, known):

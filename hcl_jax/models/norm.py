@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch and group normalisation of the encoders."""
+"""Batch and group normalization of the encoders."""
 
 from collections.abc import Callable
 import functools
 import math
+from typing import NamedTuple
 
 from flax import linen as nn
 import jax
@@ -11,30 +12,30 @@ import jax.numpy as jnp
 
 _EPSILON = 1e-5
 _GROUPS = 32
-_LANES = 64
+_PARTIAL_SUMS = 64
 
 
 class BatchNorm(nn.Module):
-  r"""Batch normalisation with the conventions of the released encoders.
+  r"""Batch normalization with the conventions of the released encoders.
 
   .. math::
     y = \gamma \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \delta
 
-  In training mu and the biased variance are those of the batch, per channel;
-  the running mean and the running *unbiased* variance follow them with
-  ``momentum``. Otherwise the running ones take their place. Statistics are
-  float32 whatever ``dtype`` says, and the variance is the mean square of the
-  deviations, which a mean far from zero does not spoil.
+  In training, mu and the biased variance are those of the batch, per channel,
+  and update the running mean and the running *unbiased* variance with
+  ``momentum``. Otherwise the running statistics are used. Statistics are
+  float32 for any ``dtype``. The variance is the mean square of deviations,
+  which is accurate for a mean far from zero.
 
   Attributes:
-    axis_name: mapped axis over whose devices the statistics are taken
-      together; None: each device has its own.
-    splits: number of equal parts of the batch, each normalised by its own
-      statistics, as that many devices would; the running ones follow the
-      average over the parts.
+    axis_name: mapped axis whose devices share statistics; None: each device has
+      its own.
+    splits: number of equal parts of the batch, each normalized by its own
+      statistics, as if on its own device; the running statistics use their
+      average.
     momentum: share of the old running statistics that a step keeps.
     epsilon: added to the variance.
-    dtype: of the result.
+    dtype: dtype of the result.
   """
 
   axis_name: str | None = None
@@ -47,15 +48,15 @@ class BatchNorm(nn.Module):
   def __call__(
       self, x: jax.Array, *, train: bool, counts: jax.Array | None = None
   ) -> jax.Array:
-    """Normalises the last axis of ``x [batch, ..., channels]``.
+    """Normalizes the last axis of ``x [batch, ..., channels]``.
 
     Args:
-      x: what to normalise.
-      train: by the statistics of the batch, which the running ones follow;
-        otherwise by the running ones.
-      counts: how many rows each row of ``x [batch, channels]`` stands for,
-        ``[batch]``; one that stands for 0 may hold anything and enters no
-        statistic.
+      x: array to normalize.
+      train: normalize by the statistics of the batch and update the running
+        ones; otherwise by the running ones.
+      counts: number of rows that each row of ``x [batch, channels]``
+        represents, ``[batch]``; a row with count 0 may have any value and is in
+        no statistic.
 
     Returns:
       An array of the shape of ``x``.
@@ -66,21 +67,22 @@ class BatchNorm(nn.Module):
     channels = x.shape[-1]
     scale = self.param('scale', nn.initializers.ones, (channels,))
     bias = self.param('bias', nn.initializers.zeros, (channels,))
+    affine = _Affine(scale, bias, self.epsilon)
     running_mean = self.variable('batch_stats', 'mean', jnp.zeros, (channels,))
     running_var = self.variable('batch_stats', 'var', jnp.ones, (channels,))
     if not train:
       rows = x.reshape(-1, channels)
       mean, var = running_mean.value[None], running_var.value[None]
-      y = _affine(rows, mean, var, scale, bias, self.epsilon)
+      y = _apply_affine(rows, mean, var, affine)
     else:
       axis_name = None if self.is_initializing() else self.axis_name
       if counts is None:
         y, mean, var, count = _normalize_parts(
-            x, scale, bias, self.epsilon, axis_name, self.splits
+            x, affine, axis_name=axis_name, splits=self.splits
         )
       else:
         mean, var, count = _counted_statistics(x, counts, axis_name)
-        y = _affine(x, mean, var, scale, bias, self.epsilon)
+        y = _apply_affine(x, mean, var, affine)
       if not self.is_initializing():
         running_mean.value = self._follow(running_mean.value, mean)
         running_var.value = self._follow(
@@ -96,44 +98,50 @@ class BatchNorm(nn.Module):
     )
 
 
-def _normalize_parts(x, scale, bias, epsilon, axis_name, splits):
-  """_normalize of each part of the batch, and the rows of a part."""
+class _Affine(NamedTuple):
+  """Parameters of the affine map after normalization."""
+
+  scale: jax.Array
+  bias: jax.Array
+  epsilon: float
+
+
+def _normalize_parts(x, affine, *, axis_name, splits):
+  """Normalizes each part of the batch; also returns statistics and count."""
   if x.shape[0] % splits:
     raise ValueError(
         f'The batch of a device must divide into bn_splits={splits} equal '
         f'parts; got {x.shape[0]} images. Change one of them.'
     )
   rows = x.reshape(-1, x.shape[-1])
-  normalize = functools.partial(
-      _normalize, epsilon=epsilon, axis_name=axis_name
-  )
-  # Not one part by vmap: on CPU, XLA sums products of arrays with an axis of
-  # length one thirty times slower.
+  normalize = functools.partial(_normalize, axis_name=axis_name)
+  # No vmap over one part: XLA:CPU takes thirty times as long to sum products
+  # of arrays with an axis of length one.
   if splits > 1:
     rows = rows.reshape(splits, -1, x.shape[-1])
-    normalize = jax.vmap(normalize, in_axes=(0, None, None))
+    normalize = jax.vmap(normalize, in_axes=(0, None))
   count = _count(rows.shape[-2], axis_name)
-  return *normalize(rows, scale, bias), count
+  return *normalize(rows, affine), count
 
 
-def _normalize(rows, scale, bias, epsilon, axis_name):
-  """Normalises ``[rows, channels]`` by the statistics of the batch.
+def _normalize(rows, affine, axis_name):
+  """Normalizes ``[rows, channels]`` by the statistics of the batch.
 
   Returns:
-    Normalised rows, float32, and their mean and biased variance
+    Normalized rows, float32, and their mean and biased variance
     ``[1, channels]``.
   """
   mean, var = _statistics(rows, axis_name)
-  return _affine(rows, mean, var, scale, bias, epsilon), mean, var
+  return _apply_affine(rows, mean, var, affine), mean, var
 
 
-def _affine(rows, mean, var, scale, bias, epsilon):
-  factor = jax.lax.rsqrt(var + epsilon) * scale[None]
-  return (rows.astype(jnp.float32) - mean) * factor + bias[None]
+def _apply_affine(rows, mean, var, affine):
+  factor = jax.lax.rsqrt(var + affine.epsilon) * affine.scale[None]
+  return (rows.astype(jnp.float32) - mean) * factor + affine.bias[None]
 
 
 def _statistics(rows, axis_name):
-  """Mean and biased variance ``[1, channels]``."""
+  """Returns mean and biased variance ``[1, channels]``."""
   rows = rows.astype(jnp.float32)
   mean = jnp.mean(rows, axis=0, keepdims=True)
   var = jnp.mean(jnp.square(rows - mean), axis=0, keepdims=True)
@@ -146,14 +154,14 @@ def _statistics(rows, axis_name):
 
 
 def _counted_statistics(rows, counts, axis_name):
-  """As _statistics, of rows that stand for several, and of how many in all."""
-  # Row i is added to lane i mod 64, one after the other: more rows of 0 change
-  # no bit, as they would in a sum that is divided up by its length.
-  lanes = jnp.arange(rows.shape[0], dtype=jnp.int32) % _LANES
+  """Returns mean, biased variance and total count of rows with counts."""
+  # Row i is added to partial sum i mod 64, in order: further rows of 0 change
+  # no bit, as they would in a sum whose splitting depends on its length.
+  sums = jnp.arange(rows.shape[0], dtype=jnp.int32) % _PARTIAL_SUMS
   counts = counts.astype(jnp.float32)[:, None]
 
   def total(values):
-    values = jax.ops.segment_sum(counts * values, lanes, _LANES)
+    values = jax.ops.segment_sum(counts * values, sums, _PARTIAL_SUMS)
     total = jnp.sum(values, axis=0, keepdims=True)
     return total if axis_name is None else jax.lax.psum(total, axis_name)
 
@@ -170,16 +178,16 @@ def _check_counts(x, counts, splits):
         f'shapes {counts.shape} and {x.shape}.'
     )
   if splits > 1:
-    raise ValueError(f'counts does not go with splits={splits}; leave out one.')
+    raise ValueError(f'counts excludes splits={splits}; leave out one of them.')
 
 
 def _count(rows, axis_name):
-  """Number of rows behind a statistic, over all devices."""
+  """Returns the number of rows in a statistic, over all devices."""
   return rows * (1 if axis_name is None else jax.lax.axis_size(axis_name))
 
 
 def _unbias(var, count):
-  if isinstance(count, jax.Array):  # that counts add up to
+  if isinstance(count, jax.Array):  # the sum of counts
     return var * (count / jnp.maximum(count - 1, 1))
   if count < 2:
     raise ValueError(
@@ -191,17 +199,17 @@ def _unbias(var, count):
 
 
 class GroupNorm(nn.Module):
-  """Normalisation of each image by itself, in up to 32 groups of channels.
+  """Normalization of each image separately, in up to 32 groups of channels.
 
   Attributes:
-    dtype: of the result.
+    dtype: dtype of the result.
   """
 
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-    """Normalises ``x [batch, ..., channels]``; the same in both modes."""
+    """Normalizes ``x [batch, ..., channels]``; ``train`` has no effect."""
     del train
     norm = nn.GroupNorm(
         num_groups=math.gcd(_GROUPS, x.shape[-1]),
@@ -215,13 +223,13 @@ class GroupNorm(nn.Module):
 def make(
     name: str, *, axis_name: str | None, splits: int, dtype: jnp.dtype
 ) -> Callable[..., nn.Module]:
-  """The constructor of the normalisation called ``name``.
+  """Returns a constructor of normalization layers.
 
   Args:
     name: ``'batch'`` or ``'group'``.
-    axis_name: as of :class:`BatchNorm`.
-    splits: as of :class:`BatchNorm`.
-    dtype: of the results.
+    axis_name: see :class:`BatchNorm`.
+    splits: see :class:`BatchNorm`.
+    dtype: dtype of the results.
 
   Returns:
     A function of the submodule's ``name``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Residual networks for small and for large images."""
+"""Residual networks for small and large images."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,13 @@ from hcl_jax.models import heads
 
 
 class BasicBlock(nn.Module):
-  """Two 3x3 convolutions beside a shortcut.
+  """Two 3x3 convolutions with a shortcut.
 
   Attributes:
     width: channels.
-    stride: of the first convolution.
-    norm: constructor of the normalisation.
-    dtype: of the computation.
+    stride: stride of the first convolution.
+    norm: constructor of the normalization.
+    dtype: dtype of the computation.
   """
 
   width: int
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-    """``[batch, height, width, in]`` to ``[batch, ., ., self.width]``."""
+    """Maps ``[batch, height, width, in]`` to ``[batch, ., ., width]``."""
     y = _conv(self, self.width, 3, self.stride, 'conv1')(x)
     y = nn.relu(self.norm(name='norm1')(y, train=train))
     y = _conv(self, self.width, 3, 1, 'conv2')(y)
@@ -37,15 +37,15 @@ class BasicBlock(nn.Module):
 
 
 class BottleneckBlock(nn.Module):
-  """1x1, 3x3 and 1x1 convolutions beside a shortcut.
+  """1x1, 3x3 and 1x1 convolutions with a shortcut.
 
-  The stride is that of the 3x3 convolution ("v1.5").
+  The 3x3 convolution has the stride ("v1.5").
 
   Attributes:
     width: channels of the 3x3 convolution; the result has four times as many.
-    stride: of the 3x3 convolution.
-    norm: constructor of the normalisation.
-    dtype: of the computation.
+    stride: stride of the 3x3 convolution.
+    norm: constructor of the normalization.
+    dtype: dtype of the computation.
   """
 
   width: int
@@ -55,7 +55,7 @@ class BottleneckBlock(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-    """``[batch, height, width, in]`` to ``[batch, ., ., 4 * self.width]``."""
+    """Maps ``[batch, height, width, in]`` to ``[batch, ., ., 4 * width]``."""
     y = _conv(self, self.width, 1, 1, 'conv1')(x)
     y = nn.relu(self.norm(name='norm1')(y, train=train))
     y = _conv(self, self.width, 3, self.stride, 'conv2')(y)
@@ -72,7 +72,7 @@ def _conv(block, features, size, stride, name):
 
 
 def _shortcut(block, x, y, train):
-  """x itself, or projected where a block changes its shape."""
+  """Returns x, or a projection of x if the block changes the shape."""
   if x.shape == y.shape:
     return x
   x = _conv(block, y.shape[-1], 1, block.stride, 'shortcut_conv')(x)
@@ -80,7 +80,7 @@ def _shortcut(block, x, y, train):
 
 
 class ResNet(nn.Module):
-  """A residual network with global average pooling.
+  """Residual network with global average pooling.
 
   The first block of every stage but the first halves the resolution and
   doubles the channels.
@@ -91,9 +91,9 @@ class ResNet(nn.Module):
     stem: ``'cifar'``: 3x3 convolution of stride 1; ``'strided'``: of stride 2;
       ``'imagenet'``: 7x7 convolution of stride 2 and 3x3 max-pooling of
       stride 2.
-    norm: constructor of the normalisation.
+    norm: constructor of the normalization.
     width: channels of the stem and of the first stage's convolutions.
-    dtype: of the computation.
+    dtype: dtype of the computation.
   """
 
   block: type[nn.Module]
@@ -105,7 +105,7 @@ class ResNet(nn.Module):
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool) -> jax.Array:
-    """``[batch, height, width, 3]`` to features ``[batch, F]``, float32."""
+    """Maps ``[batch, height, width, 3]`` to float32 features ``[batch, F]``."""
     x = self._stem(images, train)
     for stage, num_blocks in enumerate(self.stages):
       for index in range(num_blocks):
@@ -121,8 +121,8 @@ class ResNet(nn.Module):
 
   def _stem(self, images, train):
     large = self.stem == 'imagenet'
-    # The released code replaces the stem after the network's initialisation,
-    # so that only this convolution starts as the framework's default has it.
+    # The released code replaces the stem after initializing the network, so
+    # only this convolution has the framework's default initialization.
     conv = convolution.Conv(
         self.width,
         size=7 if large else 3,
@@ -140,5 +140,5 @@ class ResNet(nn.Module):
 
 
 def pool(x: jax.Array) -> jax.Array:
-  """Global average: ``[batch, height, width, F]`` to float32 ``[batch, F]``."""
+  """Averages ``[batch, height, width, F]`` to ``[batch, F]``, in float32."""
   return jnp.mean(x.astype(jnp.float32), axis=(1, 2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small convolutional encoder that trains in minutes on a CPU."""
+"""Small convolutional encoder that trains in minutes on a CPU."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,12 @@ from hcl_jax.models import resnet
 
 
 class SmallCnn(nn.Module):
-  """Strided 3x3 convolutions, each normalised and rectified.
+  """Strided 3x3 convolutions, each with normalization and ReLU.
 
   Attributes:
-    norm: constructor of the normalisation.
+    norm: constructor of the normalization.
     widths: channels of the convolutions; each halves the resolution.
-    dtype: of the computation.
+    dtype: dtype of the computation.
   """
 
   norm: Callable[..., nn.Module]
@@ -26,7 +26,7 @@ class SmallCnn(nn.Module):
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool) -> jax.Array:
-    """``[batch, height, width, 3]`` to features ``[batch, F]``, float32."""
+    """Maps ``[batch, height, width, 3]`` to float32 features ``[batch, F]``."""
     x = images
     for index, width in enumerate(self.widths):
       conv = convolution.Conv(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of sentences, and their numbers."""
+"""Splits sentences into words and maps words to ids."""
 
 from collections.abc import Sequence
 import json
@@ -15,7 +15,7 @@ _TOKEN = re.compile(r'\w+|[^\w\s]')
 
 
 def tokenize(text: str, *, cased: bool = False) -> list[str]:
-  """Words and single punctuation marks, in lower case unless ``cased``.
+  """Returns words and punctuation marks, in lower case unless ``cased``.
 
   Example:
     >>> tokenize('"What?" he cried.')
@@ -25,23 +25,23 @@ def tokenize(text: str, *, cased: bool = False) -> list[str]:
 
 
 class Vocabulary:
-  """Words with ids from 0; id 0 stands for every word that is not there.
+  """Words with ids from 0; id 0 means every unknown word.
 
   Attributes:
-    words: ``words[i]`` has the id i; the first is ``'<unk>'``.
-    cased: whether capital letters count.
+    words: ``words[i]`` has id i; the first is ``'<unk>'``.
+    cased: whether case is significant.
   """
 
   def __init__(self, words: Sequence[str], *, cased: bool = False):
-    """Takes words that all differ, ``'<unk>'`` first."""
+    """Stores distinct words, ``'<unk>'`` first."""
     self.words = list(words)
     self.cased = cased
     self._ids = {word: i for i, word in enumerate(self.words)}
     if self.words[:1] != [UNKNOWN] or len(self._ids) < len(self.words):
       raise ValueError(
-          f'words must begin with {UNKNOWN!r} and all differ; got '
-          f'{len(self.words)} words, {len(self._ids)} of them different, that '
-          f'begin with {self.words[:1]}.'
+          f'words must start with {UNKNOWN!r} and be distinct; got '
+          f'{len(self.words)} words, {len(self._ids)} of them distinct, that '
+          f'start with {self.words[:1]}.'
       )
 
   @classmethod
@@ -54,14 +54,14 @@ class Vocabulary:
       min_count: int = 1,
       cased: bool = False,
   ) -> 'Vocabulary':
-    """The commonest words, by count, and where that is equal by spelling.
+    """Creates a vocabulary of the most common words, ties by spelling.
 
     Args:
       words: all words.
-      counts: how often each occurs.
-      size: number of words to take at the most, beside the unknown one.
-      min_count: words that are less common are left out.
-      cased: whether capital letters count.
+      counts: number of occurrences of each word.
+      size: maximum number of words, without ``'<unk>'``.
+      min_count: words with a smaller count are left out.
+      cased: whether case is significant.
 
     Returns:
       A vocabulary of up to ``size + 1`` ids.
@@ -82,25 +82,25 @@ class Vocabulary:
     return (self.words, self.cased) == (other.words, other.cased)
 
   def ids(self, tokens: Sequence[str]) -> np.ndarray:
-    """The id of each token, int32 ``[len(tokens)]``."""
+    """Returns the id of each token, int32 ``[len(tokens)]``."""
     find = self._ids.get
     return np.fromiter((find(t, 0) for t in tokens), np.int32, len(tokens))
 
   def encode(self, text: str) -> np.ndarray:
-    """The ids of the tokens of a sentence, int32 ``[n]``."""
+    """Returns the ids of the tokens of a sentence, int32 ``[n]``."""
     return self.ids(tokenize(text, cased=self.cased))
 
   def save(self, path: str | os.PathLike) -> None:
-    """Writes a JSON file, a word a line."""
+    """Writes a JSON file, one word per line."""
     content = {'cased': self.cased, 'words': self.words}
     text = json.dumps(content, ensure_ascii=False, indent=0)
     pathlib.Path(path).write_text(text, encoding='utf-8')
 
   @classmethod
   def load(cls, path: str | os.PathLike) -> 'Vocabulary':
-    """Reads what :meth:`save` wrote."""
+    """Loads a file that :meth:`save` wrote."""
     try:
       content = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
       return cls(content['words'], cased=content['cased'])
     except (ValueError, KeyError, TypeError) as error:
-      raise ValueError(f'{path} holds no vocabulary: {error}') from error
+      raise ValueError(f'{path} is no vocabulary: {error}') from error

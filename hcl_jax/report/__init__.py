@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports on runs and sweeps: figures, tables and one HTML page."""
+"""Reports on runs and sweeps: figures, tables and an HTML page."""

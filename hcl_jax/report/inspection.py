@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has learned, as arrays to look at."""
+"""Loading of runs for reports: configuration, metrics and a sample."""
 
 from collections.abc import Sequence
 import os
@@ -20,17 +20,17 @@ from hcl_jax.training import sample as sample_lib
 
 
 class Inspection(NamedTuple):
-  """A run, its record, and a sample of what it makes of its data.
+  """Everything that a report shows of a run.
 
   Attributes:
-    name: of the run.
+    name: name of the run.
     config: its configuration.
-    step: of the checkpoint.
-    steps_per_epoch: to count epochs by.
-    summary: one line on what was trained.
-    records: of ``metrics.jsonl``.
-    kinds: of scores, by name.
-    sample: see there.
+    step: step of the checkpoint.
+    steps_per_epoch: converts steps to epochs.
+    summary: one line about the model and data.
+    records: lines of ``metrics.jsonl``.
+    kinds: kinds of scores, by name.
+    sample: embeddings, labels and negatives of some of its data.
   """
 
   name: str
@@ -44,7 +44,7 @@ class Inspection(NamedTuple):
 
   @property
   def score(self) -> str:
-    """The name of the score that is measured on the way."""
+    """Name of the score that is measured during training."""
     return domains.main_score(self.config)
 
   def scores(self) -> dict[str, scores_lib.Score]:
@@ -55,7 +55,7 @@ class Inspection(NamedTuple):
     return scores_lib.with_kinds(values, self.kinds)
 
   def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs, rising, and the values of a metric at them."""
+    """Returns epochs, rising, and the values of a metric at them."""
     by_step = {r['step']: r[name] for r in self.records if name in r}
     steps = np.array(sorted(by_step), float)
     values = np.array([by_step[step] for step in steps])
@@ -72,15 +72,15 @@ def inspect(
 
   Args:
     workdir: directory of the run.
-    name: what to call it; by default as the directory.
-    data_dir: where the data set is, if not where it was in training.
+    name: name of the run in the report; by default that of the directory.
+    data_dir: directory of the data set, if it has moved since training.
 
   Returns:
     The inspection.
 
   Raises:
     FileNotFoundError: there is no run, no checkpoint, or no data.
-    ValueError: the configuration does not work here.
+    ValueError: the configuration is not valid on this machine.
   """
   workdir = pathlib.Path(workdir)
   config = workdir_lib.load_config(workdir)
@@ -109,14 +109,15 @@ def inspect(
 def single_runs(
     workdirs: Sequence[str | os.PathLike],
 ) -> dict[str, pathlib.Path]:
-  """Directories of runs by name, those of a comparison one by one.
+  """Returns directories of single runs, keyed by short unique names.
 
   Args:
-    workdirs: of runs, or of comparisons of variants.
+    workdirs: directories of runs; one that compares variants stands for a run
+      of each variant.
 
   Returns:
-    The directories; names are as short as they can be told apart, those of a
-    sweep's members what their values differ in.
+    The directories. Runs of a sweep are named by the values that differ among
+    them, other runs by the end of their path.
   """
   paths = []
   for workdir in map(pathlib.Path, workdirs):
@@ -124,7 +125,7 @@ def single_runs(
     domains.fill_defaults(config)
     variants = config.get('compare')
     paths += [workdir / x for x in variants] if variants else [workdir]
-  names = _member_names(paths)
+  names = _sweep_run_names(paths)
   runs = {}
   for path in paths:
     if path in runs.values():
@@ -133,8 +134,8 @@ def single_runs(
   return runs
 
 
-def _member_names(paths):
-  """Names of the members of sweeps among runs."""
+def _sweep_run_names(paths):
+  """Returns names of those paths that are runs of sweeps."""
   values = {path: swept for path in paths if (swept := _swept_values(path))}
   names = {
       path: _differences(swept, list(values.values()))
@@ -146,7 +147,7 @@ def _member_names(paths):
 
 
 def _swept_values(path):
-  """Of a sweep's member, its values of what was swept; of other runs none."""
+  """Returns the values of the swept fields; none unless a sweep has the run."""
   workdir = path.parent.parent
   try:
     sweep = workdir_lib.load_config(workdir).get('sweep')
@@ -159,7 +160,7 @@ def _swept_values(path):
 
 
 def _differences(values, all_values):
-  """The values that not all have; all of them where there is but one run."""
+  """Returns the values that differ between runs, or all of a single run."""
   alone = len(all_values) == 1
   return ', '.join(
       f'{field.rpartition(".")[-1]}={_short(value)}'
@@ -173,7 +174,7 @@ def _short(value):
 
 
 def _name(path, taken):
-  """The end of the path, as short as it can be told from the others."""
+  """Returns the shortest end of the path that is not taken."""
   parts = path.resolve().parts
   ends = ('/'.join(parts[-depth:]) for depth in range(1, len(parts) + 1))
   return next(name for name in ends if name not in taken)

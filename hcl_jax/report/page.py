@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page: text, tables, figures and a panel for beta.
+"""Self-contained HTML page: text, tables, figures and an interactive panel.
 
-Everything that comes from outside is escaped; nothing is loaded from anywhere.
+All input is escaped, and the page loads nothing from elsewhere.
 """
 
 import base64
@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-_MOST_BETA = 20.0
-_DIGITS = 4  # of a logit
+_MAX_BETA = 20.0
+_LOGIT_DIGITS = 4
 _SPRITE_COLUMNS = 16
 
 
 class Section(NamedTuple):
-  """A part of the page.
+  """Section of the page.
 
   Attributes:
-    title: its heading.
-    parts: HTML, as the functions here make it.
+    title: heading.
+    parts: HTML, as the functions of this module return it.
   """
 
   title: str
@@ -35,19 +35,18 @@ class Section(NamedTuple):
 
 
 class PanelRun(NamedTuple):
-  """What the panel needs of a run.
+  """Data of a run for the panel.
 
   Attributes:
-    name: of the run.
-    beta: the one it was trained with.
-    tau_plus: likewise.
-    pos_logits: of the anchors, ``[a]``, or None where the panel shall show no
-      loss.
-    neg_logits: what beta multiplies, ``[a, n]``.
-    where: what is a negative of its anchor, ``[a, n]``.
-    anchors: the item of each anchor, ``[a]``.
-    items: the item of each column, ``[n]``.
-    log_floor: as of :func:`hcl_jax.hard_nce_loss`.
+    name: name of the run.
+    beta: beta that it was trained with.
+    tau_plus: tau_plus that it was trained with.
+    pos_logits: logits of the positives, ``[a]``; None hides the loss.
+    neg_logits: logits that beta multiplies, ``[a, n]``.
+    where: mask of the negatives of each anchor, ``[a, n]``.
+    anchors: item of each anchor, ``[a]``.
+    items: item of each column, ``[n]``.
+    log_floor: see :func:`hcl_jax.hard_nce_loss`.
   """
 
   name: str
@@ -62,12 +61,12 @@ class PanelRun(NamedTuple):
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-  """The whole page.
+  """Returns the page.
 
   Args:
-    title: its heading.
-    subtitle: a line under it.
-    sections: what follows; those without parts are left out.
+    title: heading.
+    subtitle: line below the heading.
+    sections: sections; those without parts are left out.
 
   Returns:
     An HTML document.
@@ -86,7 +85,7 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
   return (
       '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
       '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-      # Nothing from elsewhere, should an escape ever fail.
+      # Loads nothing from elsewhere even if escaping ever fails.
       '<meta http-equiv="Content-Security-Policy" content="default-src '
       "'none'; img-src data:; style-src 'unsafe-inline'; script-src "
       "'unsafe-inline'\">\n"
@@ -100,11 +99,11 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
 
 
 def frame(document: str, *, height: int) -> str:
-  """A page inside another, such as a notebook, which it cannot disturb.
+  """Embeds a page into another, such as a notebook, isolated from it.
 
   Args:
-    document: of :func:`page`.
-    height: in pixels; what is longer scrolls.
+    document: result of :func:`page`.
+    height: height in pixels; longer pages scroll.
 
   Returns:
     HTML.
@@ -116,12 +115,12 @@ def frame(document: str, *, height: int) -> str:
 
 
 def paragraph(text: str) -> str:
-  """A paragraph of text."""
+  """Returns a paragraph of text."""
   return f'<p>{html.escape(text)}</p>'
 
 
 def preformatted(text: str, summary: str | None = None) -> str:
-  """Text as it is, folded away under a summary if there is one."""
+  """Returns preformatted text, collapsed under a summary if there is one."""
   body = f'<pre>{html.escape(text)}</pre>'
   if summary is None:
     return body
@@ -134,12 +133,12 @@ def table(
     *,
     caption: str | None = None,
 ) -> str:
-  """A table whose first column is words and the others are numbers.
+  """Returns a table, the first column aligned left, the others right.
 
   Args:
     header: names of the columns.
-    lines: cells; what is between ``**`` is bold.
-    caption: text above it.
+    lines: cells; ``**text**`` is bold.
+    caption: text above the table.
 
   Returns:
     HTML.
@@ -157,13 +156,13 @@ def table(
 
 
 def configurations(fields: Mapping[str, Mapping[str, Any]]) -> str:
-  """The configurations of runs side by side, what they differ in first.
+  """Returns the configurations of runs side by side, differences first.
 
   Args:
-    fields: values by the name of the field, of each run by its name.
+    fields: values keyed by field, keyed by run.
 
   Returns:
-    A table of the differences, and all fields folded away.
+    HTML: a table of the differences, and a collapsed one of all fields.
   """
   names = list(dict.fromkeys(x for of_run in fields.values() for x in of_run))
   rows = {
@@ -186,18 +185,18 @@ def configurations(fields: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def chart(svg: str, label: str, caption: str | None = None) -> str:
-  """A figure drawn in lines, which is inverted in dark mode.
+  """Returns a vector figure, which dark mode inverts.
 
   Args:
     svg: the figure, as matplotlib writes it.
-    label: what it shows, for those who do not see it.
-    caption: text under it.
+    label: description for screen readers.
+    caption: text below the figure.
 
   Returns:
     HTML.
   """
   svg = svg[svg.index('<svg') :]
-  # Its size is that of the column.
+  # Without a size of its own it fills the column.
   svg = re.sub(r'^(<svg[^>]*?) width="[^"]*"', r'\1', svg, count=1)
   svg = re.sub(r'^(<svg[^>]*?) height="[^"]*"', r'\1', svg, count=1)
   label = html.escape(label, quote=True)
@@ -206,7 +205,7 @@ def chart(svg: str, label: str, caption: str | None = None) -> str:
 
 
 def picture(png: bytes, label: str, caption: str | None = None) -> str:
-  """A figure of pixels, which stays as it is in dark mode."""
+  """Returns a pixel image, which dark mode leaves as it is."""
   source = _data_address(png)
   label = html.escape(label, quote=True)
   return (
@@ -222,20 +221,20 @@ def beta_panel(
     names: Sequence[str] | None = None,
     labels: np.ndarray | None = None,
 ) -> str:
-  """A panel in which dragging beta weighs the negatives of an anchor anew.
+  """Returns a panel that shows the weights of negatives as beta is dragged.
 
   Args:
-    runs: on the same items.
-    items: images, uint8 ``[m, height, width, 3]``, or words.
-    names: what to write under images.
+    runs: runs on the same items.
+    items: images, uint8 ``[m, height, width, 3]``, or texts.
+    names: captions of the images.
     labels: integers ``[m]``; negatives with the anchor's label are marked as
-      false ones.
+      false.
 
   Returns:
-    HTML with its data; the script is that of the page.
+    HTML with its data; the script is part of the page.
   """
   data = {
-      'most_beta': _MOST_BETA,
+      'max_beta': _MAX_BETA,
       'runs': [_panel_run(run, labels) for run in runs],
       'names': None if names is None else list(names),
       'sprite': None,
@@ -249,13 +248,13 @@ def beta_panel(
     }
   else:
     data['texts'] = list(items)
-  # "</script>" in a text must not end the script.
+  # A "</script>" in the data must not end the script.
   encoded = json.dumps(data, allow_nan=False).replace('<', '\\u003c')
   false = '' if labels is None else _fact('same', 'weight of false negatives')
   return (
       '<div class="panel">\n'
       f'<script type="application/json">{encoded}</script>\n'
-      '<div class="knobs">\n'
+      '<div class="controls">\n'
       '<label>run <select data-role="run"></select></label>\n'
       '<label>beta <output data-role="beta-value"></output>'
       '<input type="range" min="0" max="1000" step="1" data-role="beta">'
@@ -264,29 +263,29 @@ def beta_panel(
       '<input type="range" min="0" max="0.5" step="0.01" data-role="tau">'
       '</label>\n'
       '</div>\n'
-      '<p><button type="button" data-role="own-beta">back to the beta of the '
+      '<p><button type="button" data-role="own-beta">reset to the beta of the '
       'run</button></p>\n'
       '<h3>Anchor</h3><div class="tiles" data-role="anchors"></div>\n'
       '<div class="facts">'
       + _fact('number', 'effective number of negatives')
-      + _fact('largest', 'weight of the heaviest')
+      + _fact('largest', 'largest weight')
       + false
       + _fact('loss', 'loss of the anchor', 'data-only="nce"')
       + '</div>\n'
-      '<h3>Weights of the negatives, heaviest first</h3>\n'
+      '<h3>Weights of the negatives, largest first</h3>\n'
       '<div class="bars" data-role="bars"></div>\n'
-      '<h3>The heaviest negatives</h3>\n'
+      '<h3>Negatives with the largest weights</h3>\n'
       '<div class="tiles" data-role="negatives"></div>\n'
       '</div>'
   )
 
 
 def tile_images(images: np.ndarray, columns: int) -> np.ndarray:
-  """Images in rows of so many, the last row filled with black.
+  """Arranges images in a grid, padded with black.
 
   Args:
     images: uint8 ``[m, height, width, 3]``.
-    columns: images of a row.
+    columns: number of images in a row.
 
   Returns:
     uint8 ``[rows * height, columns * width, 3]``.
@@ -300,7 +299,7 @@ def tile_images(images: np.ndarray, columns: int) -> np.ndarray:
 
 
 def to_png(image: np.ndarray) -> bytes:
-  """An image, uint8 ``[height, width, 3]``, as PNG."""
+  """Encodes an image, uint8 ``[height, width, 3]``, as PNG."""
   from PIL import Image
 
   buffer = io.BytesIO()
@@ -337,7 +336,7 @@ def _panel_run(run, labels):
 
 
 def _short(number):
-  return round(float(number), _DIGITS)
+  return round(float(number), _LOGIT_DIGITS)
 
 
 def _fact(role, words, attributes=''):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report on runs: figures, tables, a gallery and the panel for beta."""
+"""Reports on runs: figures, tables, a gallery and the interactive panel."""
 
 from collections.abc import Sequence
 import pathlib
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hcl_jax import analysis
-from hcl_jax import reporting
 from hcl_jax.report import inspection as inspection_lib
-from hcl_jax.report import page as report
+from hcl_jax.report import page
 from hcl_jax.report import plots
+from hcl_jax.runs import reporting
 from hcl_jax.training import fields as fields_lib
 
 _BETAS = np.concatenate([[0], np.geomspace(0.1, 20, 24)])
@@ -22,11 +22,11 @@ _FALSE_AMONG = (1, 3, 10, 30, 100)
 
 
 class RunReport:
-  """Figures and sections of runs that go together.
+  """Figures and sections on one run, or on several to compare.
 
   Args:
-    inspections: of the runs. Those of one kind of data are compared; the
-      gallery is that of the last one.
+    inspections: the runs. The gallery shows the last one; the panel shows those
+      with the same batch as the first.
     output: folder for the figures.
   """
 
@@ -38,30 +38,30 @@ class RunReport:
     self._runs = list(inspections)
     self._output = output
 
-  def sections(self) -> list[report.Section]:
-    """All sections; the figures are written on the way."""
+  def sections(self) -> list[page.Section]:
+    """Writes figures, and returns all sections of the page."""
     return [
-        report.Section('Accuracy', self._accuracy()),
-        report.Section('Training', self._training()),
-        report.Section('Similarities of pairs', self._similarities()),
-        report.Section('What beta does', self._tilts()),
-        report.Section('Drag beta', self._panel()),
-        report.Section('Hardest negatives', self._gallery()),
-        report.Section('Configuration', self._configuration()),
+        page.Section('Scores', self._scores()),
+        page.Section('Training', self._training()),
+        page.Section('Similarities of pairs', self._similarities()),
+        page.Section('Effect of beta', self._weights()),
+        page.Section('Drag beta', self._panel()),
+        page.Section('Hardest negatives', self._gallery()),
+        page.Section('Configuration', self._configuration()),
     ]
 
-  def _accuracy(self):
+  def _scores(self):
     scores = {run.name: run.scores() for run in self._runs}
     names = list(dict.fromkeys(x for of_run in scores.values() for x in of_run))
     if not names:
-      return [report.paragraph('No score was measured.')]
+      return [page.paragraph('No score was measured.')]
     lines = [
         [name, *(reporting.score(of_run.get(column)) for column in names)]
         for name, of_run in scores.items()
     ]
     return [
-        report.table(['run', *names], lines),
-        *(report.paragraph(f'{run.name}: {run.summary}') for run in self._runs),
+        page.table(['run', *names], lines),
+        *(page.paragraph(f'{run.name}: {run.summary}') for run in self._runs),
     ]
 
   def _training(self):
@@ -86,7 +86,7 @@ class RunReport:
     return {name: x for name, x in curves.items() if len(x[0]) > 1}
 
   def _baseline(self, curves):
-    """The run without beta and tau, if there is one, and others beside it."""
+    """Returns the only run without beta and tau_plus, if there are others."""
     standard = [
         run.name
         for run in self._runs
@@ -101,20 +101,14 @@ class RunReport:
         )
         for run in self._runs
     }
-    words = (
-        'Of images, embeddings as the loss compares them; of graphs and '
-        'sentences, what is evaluated. A label is a class, or of sentences a '
-        'pair of neighbours. The overlap is the area that both histograms of a '
-        'run cover: less is better.'
-    )
     parts = [
         self._chart(
             plots.similarity_figure(histograms),
             'similarities',
             'histograms of cosine similarities',
-            words,
+            _describe_pairs(self._runs[0].sample),
         ),
-        report.table(
+        page.table(
             ['run', 'overlap', 'uniformity', 'alignment', 'margin'],
             [
                 [
@@ -125,9 +119,10 @@ class RunReport:
                 for run in self._runs
             ],
         ),
-        report.paragraph(
-            'Uniformity and alignment after Wang and Isola: less is better. '
-            'Margin: cosine to the positive less the mean cosine to negatives.'
+        page.paragraph(
+            'Uniformity and alignment are those of Wang and Isola: less is '
+            'better. The margin is the cosine to the positive minus the mean '
+            'cosine to negatives.'
         ),
     ]
     return parts + self._margins() + self._false_negatives()
@@ -158,7 +153,7 @@ class RunReport:
     figure = plots.false_negatives_figure(found)
     return [self._chart(figure, 'false_negatives', 'shares of false negatives')]
 
-  def _tilts(self):
+  def _weights(self):
     numbers = {
         run.name: np.stack([_effective(run, beta) for beta in _BETAS])
         for run in self._runs
@@ -179,27 +174,29 @@ class RunReport:
             plots.effective_negatives_figure(_BETAS, numbers),
             'effective_negatives',
             'effective number of negatives by beta',
-            'Effective number of negatives, 1 / sum of squared weights, of the '
-            'anchors of one batch: median, and the middle four fifths.',
+            'Effective number of negatives, 1 / (sum of squared weights), of '
+            'the anchors of one batch: median, and 10th to 90th percentile.',
         ),
-        report.table(
-            ['run', 'beta', 'tau_plus', 'effective', 'of', 'clamped'], lines
+        page.table(
+            ['run', 'beta', 'tau_plus', 'effective', 'negatives', 'clamped'],
+            lines,
         ),
-        report.paragraph(
-            'With the beta of the run, on average. Clamped: share of anchors '
-            'whose debiased estimate is below its floor.'
+        page.paragraph(
+            'Effective: effective number of negatives at the beta of the run. '
+            'Negatives: their number. Both are means over anchors. Clamped: '
+            'share of anchors with a debiased estimate below its floor.'
         ),
     ]
 
   def _panel(self):
     words = (
-        'The negatives of an anchor among one batch, weighed by q_beta. Choose '
-        'an anchor and drag beta: the bars are the weights, and the heaviest '
-        'negatives are below.'
+        'The negatives of an anchor in one batch, weighted by q_beta. Choose '
+        'an anchor and drag beta: the bars are the weights, and the negatives '
+        'with the largest weights are below.'
     )
     if _item_labels(self._runs[0].sample) is not None:
-      words += " With a ✱: false negatives, which have the anchor's class."
-    return [report.paragraph(words), beta_panel(self._runs)]
+      words += " A ✱ marks false negatives, which have the anchor's class."
+    return [page.paragraph(words), beta_panel(self._runs)]
 
   def _gallery(self):
     run = self._runs[-1]
@@ -215,8 +212,8 @@ class RunReport:
         ids=None if sample.item_names else sample.labels[:m],
     )
     words = (
-        f'{run.name}: the {size} most similar of a batch of {m}, and random '
-        'ones.'
+        f'{run.name}: the {size} most similar items of a batch of {m}, and '
+        'random ones.'
     )
     if isinstance(sample.items, np.ndarray):
       figure = plots.gallery_figure(
@@ -224,18 +221,18 @@ class RunReport:
       )
       plots.save(figure, self._output / 'gallery.png')
       png = (self._output / 'gallery.png').read_bytes()
-      return [report.picture(png, 'hardest negatives', words)]
+      return [page.picture(png, 'hardest negatives', words)]
     text = analysis.gallery_text(gallery, sample.items)
     reporting.write_text(self._output / 'gallery.txt', text)
-    return [report.paragraph(words), report.preformatted(text)]
+    return [page.paragraph(words), page.preformatted(text)]
 
   def _configuration(self):
     return [
-        report.configurations({
+        page.configurations({
             run.name: fields_lib.flatten(run.config) for run in self._runs
         }),
         *(
-            report.paragraph(f'{run.name}: checkpoint of step {run.step}')
+            page.paragraph(f'{run.name}: checkpoint of step {run.step}.')
             for run in self._runs
         ),
     ]
@@ -254,11 +251,11 @@ def save_chart(
   """Writes a figure as PNG and SVG.
 
   Args:
-    figure: what to draw.
+    figure: the figure.
     output: folder to write to.
-    name: of the files, without an ending.
-    label: of the figure, for those who do not see it.
-    caption: below the figure.
+    name: name of the files, without suffix.
+    label: description of the figure for screen readers.
+    caption: text below the figure.
 
   Returns:
     The figure as HTML.
@@ -266,21 +263,21 @@ def save_chart(
   for kind in ('png', 'svg'):
     plots.save(figure, output / f'{name}.{kind}')
   svg = (output / f'{name}.svg').read_text('utf-8')
-  return report.chart(svg, label, caption)
+  return page.chart(svg, label, caption)
 
 
 def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
-  """The panel in which beta can be dragged.
+  """Returns the panel with a slider for beta.
 
   Args:
-    runs: those whose batch is that of the first are shown.
+    runs: the runs; those with another batch than the first are left out.
 
   Returns:
-    HTML, as of :func:`hcl_jax.report.page.beta_panel`.
+    HTML, see :func:`hcl_jax.report.page.beta_panel`.
   """
   first = runs[0].sample
   alike = [run for run in runs if _same_items(run.sample.items, first.items)]
-  return report.beta_panel(
+  return page.beta_panel(
       [_panel_run(run) for run in alike],
       items=first.items,
       names=first.item_names,
@@ -291,15 +288,27 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
 
 
 def _tau_plus(run):
-  """What the loss takes where the configuration says None."""
+  """Returns tau_plus, or the loss's default if the configuration has None."""
   tau_plus = run.config.loss.tau_plus
   if tau_plus is None:
     return 0.5 if run.config.loss.variant == 'released' else 0.0
   return tau_plus
 
 
+def _describe_pairs(sample):
+  compared = 'embeddings, as the loss compares them'
+  if sample.views is None:
+    compared = 'the features that are evaluated'
+  related = 'of one class' if sample.item_names else 'that belong together'
+  return (
+      f'Cosine similarities of {compared}. Rows {related} have the same label. '
+      'The overlap is the area that both histograms of a run share: less is '
+      'better.'
+  )
+
+
 def _geometry(sample):
-  """Uniformity, alignment and margin, as words."""
+  """Returns uniformity, alignment and margin as cells of a table."""
   aligned = margin = '-'
   if sample.views is not None:
     aligned = f'{analysis.alignment(*sample.views):.3f}'
@@ -350,10 +359,10 @@ def _same_items(items, others):
 def _panel_run(run):
   negatives = run.sample.negatives
   rows = np.arange(min(_PANEL_ANCHORS, len(negatives.anchors)))
-  # The panel's script knows no soft floor.
+  # The panel's script cannot compute a loss with a soft floor.
   loss = run.config.loss
   with_loss = negatives.pos_logits is not None and loss.floor != 'soft'
-  return report.PanelRun(
+  return page.PanelRun(
       name=run.name,
       beta=run.config.loss.beta,
       tau_plus=_tau_plus(run),

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sweeps have found, as figures, tables and sections of a page."""
+"""Reports on sweeps: figures, tables and sections of the page."""
 
 import pathlib
 
 from hcl_jax import analysis
-from hcl_jax import reporting
-from hcl_jax.report import page as report
+from hcl_jax.report import page
 from hcl_jax.report import plots
 from hcl_jax.report import run_report
 from hcl_jax.report import tables
+from hcl_jax.runs import reporting
 from hcl_jax.sweeps import results as results_lib
 
 _EPOCHS = (
-    'Each repeat against the baseline of its seed; between two measurements '
-    'the curve is a straight line. Mean ± standard deviation over the repeats '
-    'that get there.'
+    'Each repeat is compared with the baseline of the same seed; curves are '
+    'interpolated linearly. Mean ± standard deviation over the repeats that '
+    'reach the score.'
 )
 
 
 class SweepReport:
-  """Figures and sections of sweeps that go together.
+  """Figures and sections on one sweep, or on several that are joined.
 
   Args:
-    results: of all members.
+    results: results of all runs.
     score: name of the score to show.
     output: folder for the figures and tables.
-    axis: of :func:`hcl_jax.analysis.group_repeats`.
+    axis: see :func:`hcl_jax.analysis.group_repeats`.
   """
 
   def __init__(
@@ -46,17 +46,17 @@ class SweepReport:
     self._output = output
 
   def table(self) -> str:
-    """Mean and deviation of every setting, in Markdown."""
+    """Returns mean and deviation of every setting, in Markdown."""
     return tables.repeats_table(self._repeats, self._score)
 
-  def sections(self) -> list[report.Section]:
-    """All sections; figures and tables are written on the way."""
+  def sections(self) -> list[page.Section]:
+    """Writes figures and tables, and returns all sections of the page."""
     sections = [
-        report.Section('Scores', [self._scores()]),
-        report.Section('Table', [self._cells()]),
+        page.Section('Scores', [self._scores()]),
+        page.Section('Table', [self._cells()]),
     ]
     if self._curves:
-      sections.append(report.Section('Training', self._training()))
+      sections.append(page.Section('Training', self._training()))
     return sections
 
   def _scores(self):
@@ -69,13 +69,13 @@ class SweepReport:
 
   def _cells(self):
     reporting.write_text(self._output / 'table.md', self.table() + '\n')
-    return report.table(
+    return page.table(
         *tables.repeats_cells(self._repeats),
         caption=tables.repeats_caption(self._repeats, self._score),
     )
 
   def _training(self):
-    """Scores on the way, and when they reach the baseline's last one."""
+    """Draws curves, and tabulates when they reach the baseline's last score."""
     chart = run_report.save_chart(
         plots.repeated_curves_figure(self._curves, self._curve_score),
         self._output,
@@ -87,4 +87,4 @@ class SweepReport:
       return [chart]
     text = reporting.markdown_table(header, lines, words=2)
     reporting.write_text(self._output / 'epochs.md', text + '\n')
-    return [chart, report.table(header, lines, caption=_EPOCHS)]
+    return [chart, page.table(header, lines, caption=_EPOCHS)]

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores as tables to read."""
+"""Tables of the results of sweeps."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
 
-from hcl_jax import reporting
-from hcl_jax.analysis import curves as curves_lib
 from hcl_jax.analysis import repeats as repeats_lib
+from hcl_jax.runs import reporting
 
 
 def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
-  """A row for each data set, a column for each setting, in Markdown.
+  """Formats the scores of settings in Markdown.
 
-  Of one data set that has several series, a row for each of these.
+  The table has a row for each data set and a column for each setting. A single
+  data set with several series has a row for each series.
 
   Args:
-    repeats: the scores, between 0 and 1.
-    score: their name.
+    repeats: scores between 0 and 1.
+    score: name of the score.
 
   Returns:
-    What the numbers are, and the table; the best mean of a row is bold.
+    A caption and the table; the best mean of a row is bold.
   """
   return '\n\n'.join([
       repeats_caption(repeats, score),
@@ -30,23 +30,20 @@ def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
 
 
 def repeats_caption(repeats: repeats_lib.Repeats, score: str) -> str:
-  """What the numbers of the table are."""
+  """Returns a caption that says what the numbers of the table are."""
   counts = repeats.counts()
   alike = len(counts) == 1
-  number = f'{min(counts)} repeats' if alike else 'repeats (their number)'
+  number = f'{min(counts)} repeats' if alike else 'repeats (in parentheses)'
   return (
-      f'{score} in per cent, mean ± standard deviation over {number}; the best '
-      'mean of a row in bold.'
+      f'{score} in percent, mean ± standard deviation over {number}; the best '
+      'mean of each row is bold.'
   )
 
 
 def repeats_cells(
     repeats: repeats_lib.Repeats,
 ) -> tuple[list[str], list[list[str]]]:
-  """Names of the columns, and the cells of each row; ``**best**`` is bold.
-
-  Rows and columns are those of :func:`repeats_table`.
-  """
+  """Returns header and cells of :func:`repeats_table`; ``**x**`` is bold."""
   alike = len(repeats.counts()) == 1
   if len(repeats.panels) == 1 and repeats.axis and len(repeats.series) > 1:
     header = [_setting(repeats.axis, '', tick) for tick in repeats.ticks]
@@ -72,16 +69,15 @@ def repeats_cells(
 def epochs_cells(
     panels: Mapping[str, Sequence[repeats_lib.Curves]],
 ) -> tuple[list[str], list[list[str]]]:
-  """When settings reach what the baseline of their data set ends with.
+  """Returns header and cells of the epochs to the baseline's last score.
 
-  A repeat is compared with the baseline's of the same seed.
+  Each repeat is compared with the repeat of the baseline that has its seed.
 
   Args:
-    panels: curves of settings, by the name of the data set.
+    panels: curves of settings, keyed by data set.
 
   Returns:
-    Names of the columns, and the cells of a row for each setting of a data set
-    that has one baseline.
+    Header, and a row for each setting of the data sets with one baseline.
   """
   lines = []
   for name, panel in panels.items():
@@ -93,10 +89,10 @@ def epochs_cells(
 
 
 def _reached(curves, baseline):
-  """Mean and deviation of the epochs, and how many repeats there are."""
+  """Returns the cells of a setting: epochs, and how many repeats get there."""
   targets = dict(zip(baseline.seeds, baseline.scores[:, -1], strict=True))
   epochs = [
-      curves_lib.epochs_to_reach(
+      repeats_lib.epochs_to_reach(
           curves.epochs, scores, targets[seed], interpolate=True
       )
       for seed, scores in zip(curves.seeds, curves.scores, strict=True)

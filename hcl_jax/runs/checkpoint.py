@@ -8,6 +8,8 @@ killed saves left behind and moves steps found damaged by ``restore`` aside, to
 ``<step>.damaged``; nothing else ever deletes those.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
@@ -31,11 +33,11 @@ StateMismatch = checksums.StateMismatch
 
 
 class SaveError(OSError):
-  """A checkpoint that could not be written; those before it are there."""
+  """Raised when a checkpoint cannot be written; earlier ones are intact."""
 
 
 class Checkpoints:
-  """The checkpoints of one run.
+  """Saves and restores the checkpoints of one run.
 
   The last ``keep`` steps and the best one are kept. Several processes call
   every method together, on a directory that all of them see.
@@ -66,8 +68,8 @@ class Checkpoints:
     self._keep = keep
     self._best_metric = best_metric
     self._sign = 1 if best_mode == 'max' else -1
-    self._manager = None
-    self._damaged = set()
+    self._manager: ocp.CheckpointManager | None = None
+    self._damaged: set[int] = set()
     self._metrics = {
         step: storage.read_metrics(self._directory / str(step))
         for step in self.steps()
@@ -97,14 +99,14 @@ class Checkpoints:
       step: number of the step.
       state: pytree of arrays and numbers; arrays are replicated, or sharded
         over devices of this process.
-      metrics: numbers stored beside the state.
+      metrics: stored with the state, by name.
       wait: return only when the step is complete on disk.
 
     Returns:
-      False where the step was there already; it is left as it is.
+      False where the step exists already; it is left as it is.
 
     Raises:
-      SaveError: a step, this one or the one before, could not be written.
+      SaveError: this step or the previous one could not be written.
     """
     step = operator.index(step)
     self.wait()
@@ -126,11 +128,11 @@ class Checkpoints:
     """Restores a step and verifies every leaf of it.
 
     Args:
-      abstract_state: pytree of arrays or ``jax.ShapeDtypeStruct``, as the
-        saved one. Each leaf is placed as its ``sharding`` says, whatever
-        devices it was saved from.
-      step: which; None takes the newest, and the one before with a warning
-        where that is damaged.
+      abstract_state: pytree of arrays or ``jax.ShapeDtypeStruct`` with the
+        structure of the saved one. Each leaf is placed by its ``sharding``,
+        whatever devices it was saved from.
+      step: the step to restore; None for the newest one that is intact, with
+        a warning for every damaged one that is newer.
 
     Returns:
       ``(state, step)``, or None where there is no checkpoint.
@@ -166,23 +168,23 @@ class Checkpoints:
     return None
 
   def steps(self) -> list[int]:
-    """Steps complete on disk, ascending, without those found damaged."""
-    # A shared disk may show its news to some processes later.
+    """Lists complete steps in ascending order, without those found damaged."""
+    # On a shared disk some processes may see new files late.
     listed = processes.list_of_first(self._list())
     return sorted(set(listed) - self._damaged)
 
   def metrics(self, step: int) -> dict[str, float | None]:
-    """The numbers stored beside a step; None is one that was not finite."""
+    """Returns the metrics of a step, with None for those not finite."""
     return dict(self._metrics.get(step, {}))
 
   def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-    """Stores more numbers beside a step that is complete."""
+    """Adds metrics to a step that is complete."""
     self._metrics[step] = self.metrics(step) | dict(metrics)
     if processes.is_first():
       storage.add_metrics(self._directory / str(step), metrics)
 
   def best_step(self) -> int | None:
-    """The step with the best value of ``best_metric``, or None."""
+    """Returns the step with the best value of ``best_metric``, or None."""
     return self._best_of(self.steps())
 
   def wait(self) -> None:
@@ -204,7 +206,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:
-    """Whatever fails in the block, a save has."""
+    """Raises a SaveError for any error of the block."""
     try:
       yield
     except Exception as error:
@@ -219,20 +221,18 @@ class Checkpoints:
     names = [path.name for path in self._directory.iterdir()]
     return [int(name) for name in names if name.isdecimal()]
 
-  def _best_of(self, steps) -> int | None:
-    values = {
-        step: self._metrics.get(step, {}).get(self._best_metric)
-        for step in sorted(steps)
-    }
-    values = {
-        step: self._sign * value
-        for step, value in values.items()
-        if value is not None and math.isfinite(value)
-    }
-    return max(values, key=values.get, default=None)
+  def _best_of(self, steps: Iterable[int]) -> int | None:
+    if self._best_metric is None:
+      return None
+    values = {}
+    for step in sorted(steps):
+      value = self._metrics.get(step, {}).get(self._best_metric)
+      if value is not None and math.isfinite(value):
+        values[step] = self._sign * value
+    return max(values, key=lambda step: values[step], default=None)
 
-  def _read(self, step, abstract_state):
-    """A verified state on its devices; remembers the step if it is damaged."""
+  def _read(self, step: int, abstract_state: Any) -> Any:
+    """Reads and verifies a state; remembers the step if it is damaged."""
     abstract = checksums.named_leaves(abstract_state)
     leaves, problem = {}, None
     try:
@@ -271,7 +271,9 @@ class Checkpoints:
 class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
   """Keeps the newest steps and the best one."""
 
-  def __init__(self, keep, best_of):
+  def __init__(
+      self, keep: int, best_of: Callable[[Iterable[int]], int | None]
+  ):
     self._keep = keep
     self._best_of = best_of
 
@@ -296,8 +298,8 @@ def _place(host: np.ndarray, leaf: Any) -> Any:
   )
 
 
-def _free_name(path):
-  """The path, or path-2, path-3 ... where it is taken."""
+def _free_name(path: epath.Path) -> epath.Path:
+  """Returns the path, or path-2, path-3 ... where it is taken."""
   name, count = path, 1
   while name.exists():
     count += 1

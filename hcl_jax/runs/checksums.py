@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record beside a checkpoint: dtype, shape and CRC-32 of every leaf.
+"""Records dtype, shape and CRC-32 of every leaf beside a checkpoint.
 
 The record is one JSON file. It carries the metrics of the step too, and a
 checksum of itself, so that a flipped bit in it is not taken for another model.
@@ -20,15 +20,15 @@ _SHOWN = 3
 
 
 class DamagedCheckpoint(RuntimeError):
-  """A checkpoint whose files are missing, unreadable or altered."""
+  """Raised when files of a checkpoint are missing, unreadable or altered."""
 
 
 class StateMismatch(ValueError):
-  """A checkpoint of another model."""
+  """Raised when a checkpoint holds another model."""
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-  """Leaves of a pytree by path, such as ``opt_state/0/mu/kernel``.
+  """Maps paths to the leaves of a pytree, such as ``opt_state/0/mu/kernel``.
 
   Args:
     tree: any pytree.
@@ -52,7 +52,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 def make_record(
     leaves: Mapping[str, np.ndarray], metrics: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-  """Describes host arrays.
+  """Computes the record of host arrays.
 
   Args:
     leaves: contiguous arrays by path.
@@ -71,7 +71,7 @@ def make_record(
 
 
 def finite_or_none(metrics: Mapping[str, Any]) -> dict[str, float | None]:
-  """Numbers as JSON has them."""
+  """Returns metrics as JSON can hold them: None for those not finite."""
   return {
       name: float(value) if math.isfinite(value) else None
       for name, value in metrics.items()
@@ -79,7 +79,7 @@ def finite_or_none(metrics: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def write_record(directory: epath.Path, record: dict[str, Any]) -> None:
-  """Writes a record of :func:`make_record`, at once, or in place of another."""
+  """Writes or replaces the record of a step, in one rename."""
   text = json.dumps(
       {'record': record, 'crc32': _crc32_of_json(record)}, sort_keys=True
   )
@@ -102,25 +102,26 @@ def read_record(directory: epath.Path) -> dict[str, Any]:
   """
   try:
     outer = json.loads((directory / _FILE).read_text())
-    intact = outer['crc32'] == _crc32_of_json(outer['record'])
+    if outer['crc32'] == _crc32_of_json(outer['record']):
+      return outer['record']
   except FileNotFoundError:
     raise DamagedCheckpoint(f'its {_FILE} is missing') from None
   except (ValueError, KeyError, TypeError):
-    intact = False
-  if not intact:
-    raise DamagedCheckpoint(f'its {_FILE} is altered')
-  return outer['record']
+    pass
+  raise DamagedCheckpoint(f'its {_FILE} is altered')
 
 
 def verify(record: dict[str, Any], leaves: Mapping[str, np.ndarray]) -> None:
-  """Raises DamagedCheckpoint naming the first leaf that was altered."""
+  """Raises DamagedCheckpoint, naming the first leaf that was altered."""
   for name, leaf in leaves.items():
     if record['leaves'][name]['crc32'] != _crc32(leaf):
       raise DamagedCheckpoint(f'the checksum of {name} does not match')
 
 
-def check_fits(record: dict[str, Any], abstract_leaves: Mapping[str, Any]):
-  """Raises StateMismatch naming leaves that are missing or of another shape.
+def check_fits(
+    record: dict[str, Any], abstract_leaves: Mapping[str, Any]
+) -> None:
+  """Raises StateMismatch, naming leaves that are absent or differ in shape.
 
   Args:
     record: of the checkpoint.
@@ -156,7 +157,7 @@ def _describe(signature: Mapping[str, Any]) -> str:
 
 
 def _crc32(leaf: np.ndarray) -> int:
-  return zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+  return zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
 
 
 def _crc32_of_json(record: dict[str, Any]) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM and Ctrl-C as a flag, so that a run saves before it leaves."""
+"""Turns SIGTERM and Ctrl-C into a flag, so that a run saves and leaves."""
 
 import itertools
 import os
@@ -60,7 +60,7 @@ class Interruption:
     self._previous.clear()
 
   def poll(self) -> bool:
-    """Whether to save and leave now.
+    """Returns whether to save and leave now.
 
     Returns:
       ``requested``; with several processes, once all of them agree.

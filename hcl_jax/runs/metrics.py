@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of a run: lines of metrics.jsonl, and TensorBoard beside it.
 
-One JSON object per line: ``{"step": 100, "loss": 4.25}``. JSON has no word for
-numbers that are not finite, so these are the strings "NaN", "Infinity" and
+One JSON object per line: ``{"step": 100, "loss": 4.25}``. JSON has no numbers
+that are not finite, so these are the strings "NaN", "Infinity" and
 "-Infinity"; :func:`read_metrics` turns them back into floats. A crash loses at
 most the line that was being written.
 """
@@ -14,8 +14,10 @@ import json
 import math
 import os
 import pathlib
+import platform
 import time
 from typing import Any
+from typing import TextIO
 
 from absl import logging
 import jax
@@ -26,7 +28,7 @@ _TAIL_BYTES = 2**14  # several lines
 
 
 class MetricsWriter:
-  """Appends metrics to a run; in several processes, the first one does.
+  """Appends metrics to the files of a run; only the first process writes.
 
   Args:
     workdir: directory of the run, made if it does not exist.
@@ -46,8 +48,8 @@ class MetricsWriter:
     self._workdir = pathlib.Path(workdir)
     self._resume_step = resume_step
     self._tensorboard = tensorboard
-    self._events = None
-    self._file = None
+    self._events: _Events | None = None
+    self._file: TextIO | None = None
     if jax.process_index() == 0:
       self._workdir.mkdir(parents=True, exist_ok=True)
       _repair(self._workdir / _FILE, resume_step)
@@ -75,7 +77,7 @@ class MetricsWriter:
     """
     if self._file is None:
       return
-    record = {'step': int(step)}
+    record: dict[str, float] = {'step': int(step)}
     for name, value in values.items():
       record[name] = _number(name, value)
     with _naming(self._workdir / _FILE):
@@ -95,38 +97,39 @@ class MetricsWriter:
         stack.enter_context(_naming(self._workdir / _FILE))
         stack.callback(file.close)
 
-  def _write_events(self, record) -> None:
+  def _write_events(self, record: Mapping[str, float]) -> None:
     if self._events is None:
       self._events = _Events(self._workdir / 'tensorboard', self._resume_step)
     self._events.write(record)
 
 
 class _Events:
-  """A file for TensorBoard.
+  """Writes an event file for TensorBoard, in the thread of the caller.
 
-  Written in the thread of the caller: tensorboardX's SummaryWriter has one of
-  its own, and where a full disk ends that, the next events wait for it forever.
+  SummaryWriter of tensorboardX has a thread of its own; where a full disk ends
+  that thread, later events wait for it forever.
   """
 
-  def __init__(self, directory, resume_step):
-    from tensorboardX import event_file_writer
+  def __init__(self, directory: pathlib.Path, resume_step: int | None):
+    import tensorboardX
     from tensorboardX.proto import event_pb2
 
-    self._event = event_pb2.Event
+    protos: Any = event_pb2  # its classes are made on import
+    self._event = protos.Event
     self._directory = directory
     self._flushed = time.monotonic()
     with _naming(directory):
       directory.mkdir(exist_ok=True)
-      self._writer = event_file_writer.EventsWriter(
-          str(directory / 'events'),
-          # File names have seconds only; a quick restart must not share one.
-          f'.{time.time_ns()}',
-      )
+      # Nanoseconds, because a quick restart must not share a file.
+      name = f'events.out.tfevents.{time.time_ns()}.{platform.node()}'
+      self._writer = tensorboardX.RecordWriter(str(directory / name))
+    self._add(file_version='brain.Event:2')
     if resume_step is not None:
-      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+      start = protos.SessionLog(status=protos.SessionLog.START)
       self._add(step=resume_step + 1, session_log=start)
 
-  def write(self, record) -> None:
+  def write(self, record: Mapping[str, float]) -> None:
+    """Adds the numbers of a step."""
     values = [
         {'tag': name, 'simple_value': value}
         for name, value in record.items()
@@ -135,12 +138,14 @@ class _Events:
     self._add(step=record['step'], summary={'value': values})
 
   def close(self) -> None:
+    """Closes the file."""
     with _naming(self._directory):
       self._writer.close()
 
-  def _add(self, **fields) -> None:
+  def _add(self, **fields: Any) -> None:
+    event = self._event(wall_time=time.time(), **fields)
     with _naming(self._directory):
-      self._writer.write_event(self._event(wall_time=time.time(), **fields))
+      self._writer.write(event.SerializeToString())
       if time.monotonic() - self._flushed > _FLUSH_SECONDS:
         self._writer.flush()
         self._flushed = time.monotonic()
@@ -163,7 +168,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
 
 
 def last_step(workdir: str | os.PathLike) -> int:
-  """The step of the last record, for who follows a run; 0 where none is."""
+  """Returns the step of the last record, or 0 without records."""
   try:
     with open(pathlib.Path(workdir) / _FILE, 'rb') as file:
       size = file.seek(0, os.SEEK_END)
@@ -176,7 +181,7 @@ def last_step(workdir: str | os.PathLike) -> int:
 
 @contextlib.contextmanager
 def _naming(path: pathlib.Path) -> Iterator[None]:
-  """Lets an error of a write, which has no file name, have one."""
+  """Adds the file name to an OSError that has none."""
   try:
     yield
   except OSError as error:
@@ -211,7 +216,7 @@ def _decode(line: str) -> dict[str, float]:
 
 
 def _parse(path: pathlib.Path) -> tuple[list[dict[str, float]], int]:
-  """Records of a file, and how many other lines it has, the torn one apart."""
+  """Reads records, and counts other lines, without a torn last one."""
   if not path.exists():
     return [], 0
   *lines, _ = path.read_text(encoding='utf-8', errors='replace').split('\n')

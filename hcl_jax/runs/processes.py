@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes that train one model: joining, agreeing, leaving.
+"""Lets several processes that train one model join, agree and leave.
 
 Everything here is collective: all processes call it, in the same order. With
-one process nothing is sent.
+one process nothing is sent. ``multihost_utils`` does the sending; what is here
+keeps all 64 bits, which JAX would round, and raises errors in every process.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ _PROBE_SECONDS = 0.5
 
 
 class PeerError(RuntimeError):
-  """Another process failed; it says why."""
+  """Raised when another process failed, which says why."""
 
 
 def start(
@@ -36,10 +37,10 @@ def start(
 
   Args:
     coordinator: ``HOST:PORT`` of the process with number 0, which listens
-      there. None, also for the next two: found out from the cluster (Cloud TPU,
-      SLURM, Open MPI, Kubernetes).
-    num_processes: how many there are.
-    process_id: number of this one.
+      there. None for all three: detected from the cluster (Cloud TPU, SLURM,
+      Open MPI, Kubernetes).
+    num_processes: number of processes.
+    process_id: number of this process, from 0.
     start_timeout: seconds to wait for the others. Then this process prints a
       line and ends with status 1, since JAX itself would abort.
     heartbeat_timeout: seconds after which a silent process counts as dead, and
@@ -56,12 +57,7 @@ def start(
       raise ValueError(f'{name} must be at least 1 second, got {value}.')
   given = coordinator, num_processes, process_id
   if any(x is not None for x in given):
-    _check_numbers(*given)
-    host, port = _split_address(coordinator)
-    if process_id == 0:
-      _check_port(port)
-    else:
-      _await_coordinator(host, port, start_timeout)
+    _check_address(*given, start_timeout)
   # JAX aborts at its own timeout, with a stack trace of C++.
   with _deadline(start_timeout, coordinator, num_processes):
     _initialize(given, start_timeout + 60, heartbeat_timeout)
@@ -69,34 +65,30 @@ def start(
 
 
 def stop() -> None:
-  """Waits for the others to come here too, and parts from them."""
+  """Waits for the other processes to stop, and disconnects."""
   jax.distributed.shutdown()
 
 
 def is_first() -> bool:
-  """Whether this is the process that writes."""
+  """Returns whether this is the process that writes."""
   return jax.process_index() == 0
 
 
 def anywhere(flag: bool) -> bool:
-  """Whether the flag is set in any process."""
-  if jax.process_count() == 1:
-    return flag
+  """Returns whether the flag is set in any process."""
   return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def of_first(values: np.ndarray) -> np.ndarray:
-  """The array that the first process has; all have the same shape and dtype."""
-  if jax.process_count() == 1:
-    return values
+  """Returns the array of the first process; all have its shape and dtype."""
   # As bytes, because JAX would round 64 bits to 32.
   sent = np.frombuffer(values.tobytes(), np.uint8)
-  got = multihost_utils.process_allgather(sent)[0]
+  got = multihost_utils.broadcast_one_to_all(sent)
   return np.frombuffer(got.tobytes(), values.dtype).reshape(values.shape)
 
 
 def list_of_first(numbers: list[int]) -> list[int]:
-  """The list that the first process has."""
+  """Returns the list of the first process."""
   length = int(of_first(np.array(len(numbers))))
   padded = np.zeros(length, np.int64)
   if is_first():
@@ -104,19 +96,12 @@ def list_of_first(numbers: list[int]) -> list[int]:
   return of_first(padded).tolist() if length else []
 
 
-def gather_rows(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The whole batch, of every process's rows in the order of processes."""
-  if jax.process_count() == 1:
-    return batch
-  return multihost_utils.process_allgather(batch, tiled=True)
-
-
 @contextlib.contextmanager
 def together(what: str) -> Iterator[None]:
   """Fails in all processes if its block fails in one.
 
   Args:
-    what: the work of the block, for the error of those that did it well.
+    what: what the block does, for the error of the other processes.
 
   Yields:
     Nothing; the block must not be collective.
@@ -140,8 +125,6 @@ def check_same(text: str, what: str) -> None:
     text: compared by its checksum.
     what: what the text is, in the plural.
   """
-  if jax.process_count() == 1:
-    return
   mine = np.array(zlib.crc32(text.encode()), np.uint32)
   sums = multihost_utils.process_allgather(mine)
   if len(set(sums.tolist())) > 1:
@@ -152,13 +135,22 @@ def check_same(text: str, what: str) -> None:
     )
 
 
-def _check_numbers(coordinator, num_processes, process_id) -> None:
-  names = 'coordinator', 'num_processes', 'process_id'
-  values = coordinator, num_processes, process_id
-  missing = [n for n, x in zip(names, values, strict=True) if x is None]
-  if missing:
+def _check_address(
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    seconds: float,
+) -> None:
+  """Checks the arguments, and that the coordinator can be reached."""
+  if coordinator is None or num_processes is None or process_id is None:
+    given = {
+        'coordinator': coordinator,
+        'num_processes': num_processes,
+        'process_id': process_id,
+    }
+    missing = [name for name, value in given.items() if value is None]
     raise ValueError(
-        f'{", ".join(names)} are given together; {" and ".join(missing)} '
+        f'{", ".join(given)} are given together; {" and ".join(missing)} '
         f'{"is" if len(missing) == 1 else "are"} missing.'
     )
   if num_processes < 1:
@@ -168,17 +160,22 @@ def _check_numbers(coordinator, num_processes, process_id) -> None:
         f'process_id must be from 0 to {num_processes - 1}, as num_processes '
         f'is {num_processes}, got {process_id}.'
     )
+  host, port = _split_address(coordinator)
+  if process_id == 0:
+    _check_port(port)
+  else:
+    _await_coordinator(host, port, seconds)
 
 
-def _split_address(coordinator) -> tuple[str, int]:
+def _split_address(coordinator: str) -> tuple[str, int]:
   host, _, port = coordinator.rpartition(':')
   if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
     raise ValueError(f'coordinator must be HOST:PORT, got {coordinator!r}.')
   return host.strip('[]'), int(port)
 
 
-def _check_port(port) -> None:
-  """Refuses a port where somebody listens, which gRPC would share."""
+def _check_port(port: int) -> None:
+  """Raises ConnectionError if a port is taken, which gRPC would share."""
   with socket.socket() as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -189,7 +186,7 @@ def _check_port(port) -> None:
       ) from error
 
 
-def _await_coordinator(host, port, seconds) -> None:
+def _await_coordinator(host: str, port: int, seconds: float) -> None:
   end = time.monotonic() + seconds
   while True:
     try:
@@ -205,7 +202,9 @@ def _await_coordinator(host, port, seconds) -> None:
 
 
 @contextlib.contextmanager
-def _deadline(seconds, coordinator, num_processes):
+def _deadline(
+    seconds: float, coordinator: str | None, num_processes: int | None
+) -> Iterator[None]:
   """Ends the process if the block, which cannot be interrupted, takes long."""
 
   def give_up():
@@ -224,7 +223,11 @@ def _deadline(seconds, coordinator, num_processes):
     timer.cancel()
 
 
-def _initialize(given, start_timeout, heartbeat_timeout) -> None:
+def _initialize(
+    given: tuple[str | None, int | None, int | None],
+    start_timeout: int,
+    heartbeat_timeout: int,
+) -> None:
   detected = given == (None, None, None)
   try:
     jax.distributed.initialize(
@@ -244,7 +247,7 @@ def _initialize(given, start_timeout, heartbeat_timeout) -> None:
 
 
 def _check_devices() -> None:
-  """Meets the others' devices, which must be equally many everywhere."""
+  """Raises ValueError unless all processes have equally many devices."""
   numbers = range(jax.process_count())
   counts = [len(jax.local_devices(process_index=i)) for i in numbers]
   if len(set(counts)) > 1:

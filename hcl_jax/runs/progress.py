@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of a run: a bar on a terminal, a line now and then elsewhere."""
+"""Shows the progress of a run: a bar on a terminal, else a few lines."""
 
 import collections
 import sys
@@ -19,14 +19,14 @@ _BAR = '{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}'
 class Progress:
   """Shows loss, rows per second and the time left, on standard error.
 
-  In several processes the first one shows. The rate is that of the last
-  while and leaves out the first step, which compiles.
+  Only the first process shows it. The rate is that of the last seconds and
+  leaves out the first step, which compiles.
 
   Args:
     total_steps: length of the run.
     first_step: steps done before, in a run that resumes.
     batch_size: rows of a step, over all devices.
-    label: word before the bar.
+    label: text before the bar.
     file: where to write.
     unit: what the rows are.
   """
@@ -52,8 +52,10 @@ class Progress:
     self._interval = _REDRAW_SECONDS if self._bar is not None else _LINE_SECONDS
     self._drawn_at = time.monotonic()
     self._drawn_step = first_step
-    self._last = None
-    self._marks = collections.deque(maxlen=_WINDOW)
+    self._last: tuple[int, dict[str, Any]] | None = None
+    self._marks: collections.deque[tuple[float, int]] = collections.deque(
+        maxlen=_WINDOW
+    )
 
   def __enter__(self):
     return self
@@ -64,12 +66,12 @@ class Progress:
     self.close()
 
   def update(self, step: int, loss: Any = None, **postfix: Any) -> None:
-    """Says that a step is done.
+    """Records that a step is done, and draws it if it is time.
 
     Args:
       step: steps done so far.
       loss: number, or an array on a device; it is fetched only to be drawn.
-      **postfix: more of these.
+      **postfix: more numbers by name, as ``loss``.
     """
     if not self._shown:
       return
@@ -95,7 +97,7 @@ class Progress:
 
   def close(self) -> None:
     """Draws the last update and ends the line."""
-    if self._last is not None and self._last[0] != self._drawn_step:
+    if self._last and self._last[0] != self._drawn_step:
       self._draw(time.monotonic())
     if self._bar is not None:
       self._bar.close()
@@ -103,6 +105,8 @@ class Progress:
     self._shown = False
 
   def _draw(self, now: float) -> None:
+    if self._last is None:
+      return
     step, numbers = self._last
     self._drawn_at, self._drawn_step = now, step
     self._marks.append((now, step))
@@ -151,7 +155,7 @@ def _open_bar(total_steps, first_step, label, file):
 
 
 def _duration(seconds: float) -> str:
-  """As 0:07, 12:34 or 1:02:03."""
+  """Formats seconds as 0:07, 12:34 or 1:02:03."""
   minutes, seconds = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   if hours:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one step is stored with orbax: host arrays and a record of checksums.
+"""Stores one step with orbax: host arrays and a record of checksums.
 
 The arrays are nested dicts with string keys, readable without our types.
 """
@@ -18,8 +18,11 @@ from etils import epath
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint import future as orbax_future
 
 from hcl_jax.runs import checksums
+
+_AT_ONCE = 64  # arrays that are being written
 
 
 def open_manager(
@@ -46,7 +49,7 @@ def open_manager(
 
 
 def save_args(state: Any, metrics: Mapping[str, float]) -> ocp.args.Composite:
-  """What the manager saves: a copy of the state, and its record.
+  """Copies a state to the host, as the manager saves it with its record.
 
   Args:
     state: pytree of arrays and numbers; may be donated afterwards.
@@ -63,7 +66,7 @@ def save_args(state: Any, metrics: Mapping[str, float]) -> ocp.args.Composite:
 
 
 def read_metrics(directory: epath.Path) -> dict[str, float | None]:
-  """Metrics of a step; none where its record is damaged."""
+  """Reads the metrics of a step; none where its record is damaged."""
   try:
     return checksums.read_record(directory / 'record')['metrics']
   except checksums.DamagedCheckpoint:
@@ -71,7 +74,7 @@ def read_metrics(directory: epath.Path) -> dict[str, float | None]:
 
 
 def add_metrics(directory: epath.Path, metrics: Mapping[str, float]) -> None:
-  """Adds numbers to the record of a step."""
+  """Adds metrics to the record of a step."""
   record = checksums.read_record(directory / 'record')
   record['metrics'] |= checksums.finite_or_none(metrics)
   checksums.write_record(directory / 'record', record)
@@ -83,7 +86,7 @@ def read_leaves(
   """Reads the arrays of a step.
 
   Args:
-    directory: of the step.
+    directory: the directory of the step.
     abstract_state: pytree of the structure, shapes and dtypes to expect.
 
   Returns:
@@ -111,20 +114,20 @@ def read_leaves(
 
 
 def reason(error: Exception) -> str:
-  """Why a save failed, in one line."""
+  """Returns why a save failed, in one line."""
   if isinstance(error, OSError):
     return str(error)
-  # A page of tensorstore's has the system's number for it near its end.
+  # tensorstore writes a page, with the number of the system's error in it.
   if number := re.search(r"os_error_code='(\d+)'", str(error)):
     return os.strerror(int(number[1]))
   return _first_line(error)
 
 
 def quiet_orbax() -> None:
-  """Drops what orbax logs on absl's logger, except errors without a traceback.
+  """Drops what orbax logs by absl, except errors without a traceback.
 
-  Its warnings are of no use here: every wait that was asked for is one. What
-  it logs with a traceback, in each of several threads, it raises too.
+  Its warnings are of no use here: it warns of every wait that was asked for.
+  What it logs with a traceback, in each of several threads, it also raises.
   """
   absl_logging.get_absl_logger().addFilter(_errors_of_orbax)
 
@@ -134,7 +137,7 @@ def _errors_of_orbax(record: logging.LogRecord) -> bool:
   return not inside or record.levelno >= logging.ERROR and not record.exc_info
 
 
-def _copy_to_host(state) -> dict[str, np.ndarray]:
+def _copy_to_host(state: Any) -> dict[str, np.ndarray]:
   leaves = checksums.named_leaves(state)
   for leaf in leaves.values():
     if isinstance(leaf, jax.Array):
@@ -150,8 +153,8 @@ def _copy_to_host(state) -> dict[str, np.ndarray]:
   return copies
 
 
-def _nest(state, leaves) -> dict[str, Any]:
-  """Leaves in nested dicts; without empty ones, which orbax refuses."""
+def _nest(state: Any, leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """Nests leaves in dicts, without the empty ones, which orbax refuses."""
   nested = {}
   paths, _ = jax.tree_util.tree_flatten_with_path(state)
   for (path, _), leaf in zip(paths, leaves.values(), strict=True):
@@ -165,7 +168,9 @@ def _nest(state, leaves) -> dict[str, Any]:
   return nested
 
 
-def _read_arrays(directory, target) -> dict[str, Any]:
+def _read_arrays(
+    directory: epath.Path, target: dict[str, Any]
+) -> dict[str, Any]:
   restore_args = jax.tree.map(
       lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target
   )
@@ -195,44 +200,69 @@ def _arrays_handler() -> ocp.PyTreeCheckpointHandler:
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """Reads and writes all arrays to the end, also where one of them fails."""
+  """Reads and writes all arrays to the end, also where one of them fails.
+
+  Orbax leaves the others alone where one of several fails, and these complain
+  into a closed event loop. A call of its own for each array avoids that, at the
+  price of a thread for each that is being written.
+  """
+
+  async def serialize(self, values, infos, args=None):
+    start = super().serialize
+    args = args or [ocp.SaveArgs()] * len(values)
+
+    async def write():
+      requests = list(zip(values, infos, args, strict=True))
+      for first in range(0, len(requests), _AT_ONCE):
+        started: list[orbax_future.Future] = []
+        for value, info, arg in requests[first : first + _AT_ONCE]:
+          started += await start([value], [info], [arg])
+        _wait_for_all(started)
+
+    return [
+        orbax_future.CommitFutureAwaitingContractedSignals(
+            write(), name='arrays'
+        )
+    ]
 
   async def deserialize(self, infos, args=None):
     read = super().deserialize
-    arrays = await _finish_all(
-        read([info], [arg]) for info, arg in zip(infos, args, strict=True)
+    args = args or [ocp.RestoreArgs()] * len(infos)
+    results = await asyncio.gather(
+        *(read([info], [arg]) for info, arg in zip(infos, args, strict=True)),
+        return_exceptions=True,
     )
-    return [array for (array,) in arrays]
-
-  async def _background_serialize(self, values, infos, args=None):
-    write = super()._background_serialize
-    await _finish_all(
-        write([value], [info], [arg])
-        for value, info, arg in zip(values, infos, args, strict=True)
-    )
+    for result in results:
+      if isinstance(result, BaseException):
+        raise result
+    return [array for (array,) in results]
 
 
-async def _finish_all(works) -> list[Any]:
-  """Results of all, or the first error when all are done."""
-  # Those left alone by the first error complain into a closed event loop.
-  results = await asyncio.gather(*works, return_exceptions=True)
-  for result in results:
-    if isinstance(result, BaseException):
-      raise result
-  return results
+def _wait_for_all(futures: list[orbax_future.Future]) -> None:
+  """Waits until all are done, then raises the first error."""
+  errors = []
+  for future in futures:
+    try:
+      future.result()
+    except Exception as error:
+      errors.append(error)
+  if errors:
+    raise errors[0]
 
 
 class _RecordHandler(ocp.AsyncCheckpointHandler):
   """Computes and writes the record in the background."""
 
-  async def async_save(self, directory, args):
+  async def async_save(
+      self, directory, args
+  ) -> list[orbax_future.Future] | None:
     async def write():
       if jax.process_index() == 0:
         record = checksums.make_record(args.leaves, args.metrics)
         checksums.write_record(directory, record)
 
     return [
-        ocp.future.CommitFutureAwaitingContractedSignals(
+        orbax_future.CommitFutureAwaitingContractedSignals(
             write(), name='record'
         )
     ]

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 from typing import Literal
 
-from hcl_jax import reporting
+from hcl_jax.runs import reporting
 
 Kind = Literal['share', 'loss', 'number']
 # Scores by ``protocol/measure``; some protocols add details, such as a list of
@@ -19,7 +19,7 @@ _KINDS = 'kinds'
 
 
 class Score(float):
-  """A number that knows its kind.
+  """Is a number that knows its kind.
 
   Attributes:
     kind: ``'share'``, between 0 and 1, the more the better; ``'loss'``, the

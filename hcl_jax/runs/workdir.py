@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a run: its configuration and the versions it ran with.
+"""Keeps the directory of a run: its configuration and versions.
 
-``config.json`` holds the whole configuration, sorted; ``versions.json`` a list
-with one entry for every start. Both are written at once or not at all.
+``config.json`` holds the whole configuration, sorted, and the number of its
+``format``; ``versions.json`` a list with one entry for every start. Both are
+written at once or not at all.
 """
 
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ from hcl_jax.storage import locations
 
 _CONFIG = 'config.json'
 _VERSIONS = 'versions.json'
+# A file without the number has format 1.
+_FORMAT = 1
+_FORMAT_FIELD = 'format'
 _CHECKPOINTS = 'checkpoints'
 _LOCK = '.lock'
 _PACKAGES = (
@@ -38,11 +42,11 @@ _ABSENT = '(absent)'
 
 
 class WorkdirError(ValueError):
-  """A directory that a run cannot use."""
+  """Raised when a run cannot use a directory."""
 
 
 class ConfigMismatch(WorkdirError):
-  """A workdir holds a run with another configuration.
+  """Raised when a workdir holds a run with another configuration.
 
   Attributes:
     differences: ``(old, new)`` by the name of the field.
@@ -61,11 +65,11 @@ class ConfigMismatch(WorkdirError):
 
 
 @contextlib.contextmanager
-def claim(workdir: str | os.PathLike) -> Iterator[None]:
-  """Keeps other processes from training in a directory meanwhile.
+def lock(workdir: str | os.PathLike) -> Iterator[None]:
+  """Locks a directory, so that no other process trains in it.
 
-  The claim ends with the block, or with the process, however that ends. Where
-  the file system has no locks there is a warning and no claim.
+  The lock ends with the block, or with the process, however that ends. Where
+  the file system has no locks there is a warning instead.
 
   Args:
     workdir: made if it does not exist.
@@ -74,7 +78,7 @@ def claim(workdir: str | os.PathLike) -> Iterator[None]:
     Nothing.
 
   Raises:
-    WorkdirError: another process is at work there, or it cannot be written.
+    WorkdirError: another process has the lock, or it cannot be written.
   """
   workdir = _absolute(workdir)
   with _writing(workdir):
@@ -131,6 +135,11 @@ def open_run(
   workdir = _absolute(workdir)
   _refuse_a_file(workdir)
   new = _plain('config', config.to_dict())
+  if _FORMAT_FIELD in new:
+    raise ValueError(
+        f'config.{_FORMAT_FIELD} is the name of what {_CONFIG} records itself; '
+        'rename that field.'
+    )
   changed = _changes(workdir, new)
   refused = {
       name: pair for name, pair in changed.items()
@@ -143,13 +152,13 @@ def open_run(
     history = _read_history(workdir) + [_versions(changed)]
     with _writing(workdir):
       workdir.mkdir(parents=True, exist_ok=True)
-      _write(workdir / _CONFIG, new)
+      _write(workdir / _CONFIG, {_FORMAT_FIELD: _FORMAT, **new})
       _write(workdir / _VERSIONS, history)
   return workdir
 
 
 def find_run(workdir: str | os.PathLike) -> pathlib.Path:
-  """The directory of a run that a process, maybe another one, has begun.
+  """Finds the directory of a run that this or another process began.
 
   Args:
     workdir: the directory.
@@ -180,7 +189,8 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
 
   Raises:
     FileNotFoundError: there is no run.
-    WorkdirError: its ``config.json`` cannot be read.
+    WorkdirError: its ``config.json`` cannot be read, or is of a later version
+      of hcl_jax.
   """
   saved = _read_config(_local(workdir))
   if saved is None:
@@ -191,8 +201,8 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(_with_tuples(saved))
 
 
-def _local(workdir) -> pathlib.Path:
-  """Refuses gs:// and the like, which pathlib would make a local folder."""
+def _local(workdir: str | os.PathLike) -> pathlib.Path:
+  """Refuses gs:// and others, which pathlib would make a local folder."""
   try:
     locations.check_local('workdir', workdir)
   except ValueError as error:
@@ -200,13 +210,13 @@ def _local(workdir) -> pathlib.Path:
   return pathlib.Path(workdir)
 
 
-def _absolute(workdir) -> pathlib.Path:
+def _absolute(workdir: str | os.PathLike) -> pathlib.Path:
   return _local(workdir).absolute()
 
 
 @contextlib.contextmanager
-def _writing(workdir) -> Iterator[None]:
-  """Blames the workdir for what the system refuses."""
+def _writing(workdir: pathlib.Path) -> Iterator[None]:
+  """Raises a WorkdirError for an OSError of the block."""
   try:
     yield
   except OSError as error:
@@ -215,13 +225,15 @@ def _writing(workdir) -> Iterator[None]:
     ) from error
 
 
-def _refuse_a_file(workdir) -> None:
+def _refuse_a_file(workdir: pathlib.Path) -> None:
   if workdir.exists() and not workdir.is_dir():
     raise WorkdirError(f'workdir must be a directory, but {workdir} is a file.')
 
 
-def _changes(workdir, new) -> dict[str, tuple[Any, Any]]:
-  """Fields that differ from the run in the directory, if there is one."""
+def _changes(
+    workdir: pathlib.Path, new: dict[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+  """Compares a configuration with that of the run in the directory, if any."""
   saved = _read_config(workdir)
   if saved is not None:
     return _differences(_flat(saved), _flat(new))
@@ -234,7 +246,7 @@ def _changes(workdir, new) -> dict[str, tuple[Any, Any]]:
   return {}
 
 
-def _read_config(workdir) -> dict[str, Any] | None:
+def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   path = workdir / _CONFIG
   try:
     saved = json.loads(path.read_text(encoding='utf-8'))
@@ -244,10 +256,24 @@ def _read_config(workdir) -> dict[str, Any] | None:
     raise WorkdirError(f'{path} cannot be read: {error}.') from error
   if not isinstance(saved, dict):
     raise WorkdirError(f'{path} cannot be read: it is not a JSON object.')
+  _check_format(path, saved.pop(_FORMAT_FIELD, _FORMAT))
   return saved
 
 
-def _read_history(workdir) -> list[Any]:
+def _check_format(path: pathlib.Path, found: Any) -> None:
+  if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+    raise WorkdirError(
+        f'{path} cannot be read: its {_FORMAT_FIELD} is {found!r}, and not a '
+        'number from 1.'
+    )
+  if found > _FORMAT:
+    raise WorkdirError(
+        f'{path} has format {found}, but hcl_jax {hcl_jax.__version__} knows '
+        f'formats up to {_FORMAT}; upgrade hcl_jax to use this directory.'
+    )
+
+
+def _read_history(workdir: pathlib.Path) -> list[Any]:
   path = workdir / _VERSIONS
   try:
     history = json.loads(path.read_text(encoding='utf-8'))
@@ -260,7 +286,7 @@ def _read_history(workdir) -> list[Any]:
 
 
 def _versions(changed: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-  """What this start ran with, and the fields it changed."""
+  """Describes this start: versions, devices and the fields it changed."""
   now = datetime.datetime.now(datetime.UTC)
   return {
       'time': now.isoformat(timespec='seconds'),
@@ -294,7 +320,7 @@ def _write(path: pathlib.Path, value: Any) -> None:
 
 
 def _plain(name: str, value: Any) -> Any:
-  """A value as JSON gives it back; an error names the field that it cannot."""
+  """Converts a value to what JSON gives back; an error names the field."""
   if isinstance(value, Mapping):
     return {key: _plain(f'{name}.{key}', v) for key, v in value.items()}
   if isinstance(value, (list, tuple)):
@@ -318,7 +344,7 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _flat(value: Any, name: str = '') -> dict[str, Any]:
-  """Leaves by dotted name; an empty group is a leaf."""
+  """Maps dotted names to leaves; an empty group is a leaf."""
   if not isinstance(value, dict) or (name and not value):
     return {name: value}
   return {
@@ -328,7 +354,9 @@ def _flat(value: Any, name: str = '') -> dict[str, Any]:
   }
 
 
-def _differences(old, new) -> dict[str, tuple[Any, Any]]:
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
   return {
       name: (old.get(name, _ABSENT), new.get(name, _ABSENT))
       for name in sorted(old.keys() | new.keys())
@@ -337,7 +365,7 @@ def _differences(old, new) -> dict[str, tuple[Any, Any]]:
 
 
 def _same(a: Any, b: Any) -> bool:
-  """Equality where 1 is 1.0, but True is not 1, and NaN is NaN."""
+  """Compares values: 1 equals 1.0, True is not 1, NaN equals NaN."""
   if isinstance(a, list) and isinstance(b, list):
     return len(a) == len(b) and all(map(_same, a, b))
   if isinstance(a, bool) != isinstance(b, bool):

@@ -13,7 +13,7 @@ import numpy as np
 
 from hcl_jax.models import gru
 from hcl_jax.sentences import data as sentence_data
-from hcl_jax.storage import threads
+from hcl_jax.storage import records
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
@@ -79,7 +79,7 @@ class Embedder:
     ranges, parts = self._ranges(sentences), []
     # The first alone, or several threads would compile.
     first = map(embed, itertools.islice(ranges, 1))
-    others = threads.map_ahead(
+    others = records.map_ahead(
         embed, ranges, num_threads=joblib.cpu_count()
     )
     poll()

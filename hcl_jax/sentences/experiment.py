@@ -18,7 +18,7 @@ from hcl_jax.sentences import inspect
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import scoring
 from hcl_jax.sentences import task as quick_thoughts
-from hcl_jax.storage import threads
+from hcl_jax.storage import records
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 
@@ -122,7 +122,7 @@ def _parts_of_seed(config, data):
 def _batches(epoch, first_step, num_steps):
   """Returns batches, made ahead in a thread."""
   steps = range(first_step, first_step + num_steps)
-  return threads.map_ahead(epoch.batch, steps)
+  return records.map_ahead(epoch.batch, steps)
 
 
 def _load(data):

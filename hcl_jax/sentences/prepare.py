@@ -16,6 +16,7 @@ import tensorflow_datasets as tfds
 
 from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import corpus as corpus_lib
+from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
 from hcl_jax.storage import sources
 from hcl_jax.storage.preparing import Flag
@@ -152,8 +153,11 @@ class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         disable_shuffling=True,
     )
 
-  def _log_download_bytes(self):
-    print(f'Writing {self.info.full_name} to {self.data_dir}')
+  def download_and_prepare(self, **options):
+    """Writes the corpus."""
+    name = self.info.full_name
+    with catalogue.announced(f'Writing {name} to {self.data_dir}'):
+      super().download_and_prepare(**options)
 
   def _split_generators(self, dl_manager):
     del dl_manager

@@ -4,11 +4,12 @@
 tfds reads array_record files without TensorFlow, but some of what writes them
 calls it: the PNG encoder of images that are arrays (CIFAR, STL-10, ImageNet
 resized, MNIST, SVHN), the copying of files out of archives, and the file
-functions in a few builders. :func:`without_tensorflow` puts Pillow and Python's
-own functions in their places for the duration of a preparation. It also makes
-a download without a network fail in seconds; tfds itself tries for minutes.
+functions in a few builders. :func:`download_and_prepare` replaces them by
+Pillow and Python's own functions. It also makes a download without a network
+fail in seconds; tfds itself tries for minutes.
 """
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import glob
@@ -20,34 +21,37 @@ import shutil
 import socket
 import sys
 import types
+from typing import Any
 import urllib.parse
 import urllib.request
 
+import numpy as np
 from PIL import Image
 
 _TIMEOUT_SECONDS = 5
+_PORTS = {'https': 443, 'ftp': 21}
 
 
 class DownloadError(Exception):
-  """A download broke off, or what came is not what was expected."""
+  """Raised when a download broke off, or has another checksum."""
 
 
 class OfflineError(DownloadError):
-  """The host of a download cannot be reached."""
+  """Raised when the host of a download cannot be reached."""
 
 
-def builder_class(name: str):
-  """The catalogue's builder of this name; None if it has none."""
+def builder_class(name: str) -> Any:
+  """Returns the catalogue's builder of this name; None if it has none."""
   import tensorflow_datasets as tfds
 
   try:
     return tfds.builder_cls(name)
-  except tfds.core.registered.DatasetNotFoundError:
+  except tfds.core.DatasetNotFoundError:
     return None
 
 
 def version(name: str, config: str | None) -> str | None:
-  """The version at which the catalogue would prepare a set, or None."""
+  """Returns the version at which the catalogue would prepare a set, or None."""
   builder = builder_class(name)
   if builder is None:
     return None
@@ -56,31 +60,50 @@ def version(name: str, config: str | None) -> str | None:
   return str(getattr(found, 'version', None) or builder.VERSION)
 
 
-def download_and_prepare(builder) -> None:
+def download_and_prepare(builder: Any) -> None:
   """Prepares a builder's data set in array_record files.
 
   Raises:
     OfflineError: there is something to download, and no network.
     DownloadError: a download failed.
+    ModuleNotFoundError: the builder needs more of TensorFlow than its files.
   """
+  import tensorflow_datasets as tfds
+
+  # tfds.download has no names for these two.
   from tensorflow_datasets.core.download import download_manager
   from tensorflow_datasets.core.download import extractor
-  from tensorflow_datasets.core.download import util
 
   try:
-    with _nothing_left_behind(builder), without_tensorflow(builder):
+    with (
+        _nothing_left_behind(builder),
+        _offline_errors(),
+        _without_tensorflow(),
+    ):
       builder.download_and_prepare(file_format='array_record')
   except (
       download_manager.NonMatchingChecksumError,
       extractor.ExtractError,
-      util.DownloadError,
+      tfds.download.DownloadError,
   ) as error:
     raise DownloadError(str(error)) from error
 
 
 @contextlib.contextmanager
-def _nothing_left_behind(builder) -> Iterator[None]:
-  """Removes what a failed preparation made beside its data, downloads apart."""
+def announced(text: str) -> Iterator[None]:
+  """Prints a line in place of what tfds says of downloads.
+
+  Args:
+    text: what is done inside the context, where nothing is downloaded.
+  """
+  print(text)
+  with contextlib.redirect_stdout(io.StringIO()):
+    yield
+
+
+@contextlib.contextmanager
+def _nothing_left_behind(builder: Any) -> Iterator[None]:
+  """Removes what a failed preparation made, except downloads."""
   above = list(pathlib.Path(builder.data_dir).parents)
   default = _default_config(builder)
   downloads = default.parents[2] / 'downloads'
@@ -100,66 +123,68 @@ def _nothing_left_behind(builder) -> Iterator[None]:
     raise
 
 
-def drop_default_config(builder) -> None:
-  """Makes tfds forget that a config is what the name alone stands for.
+def drop_default_config(builder: Any) -> None:
+  """Makes tfds forget which config the name alone stands for.
 
-  tfds takes the last one that was prepared. Of configs that a user named, the
-  name alone would then be another data set from one day to the next.
+  tfds takes the config that was prepared last, so the name alone would mean
+  another data set after each preparation.
   """
   _default_config(builder).unlink(missing_ok=True)
 
 
-def _default_config(builder) -> pathlib.Path:
-  """Where tfds records which config the name alone stands for."""
+def _default_config(builder: Any) -> pathlib.Path:
+  """Returns where tfds records which config the name alone stands for."""
   above = pathlib.Path(builder.data_dir).parents
   folder = above[1] if builder.builder_config else above[0]
   return folder / '.config' / 'metadata.json'
 
 
 @contextlib.contextmanager
-def without_tensorflow(builder) -> Iterator[None]:
-  """Replaces what a tfds builder takes from TensorFlow, where it is absent.
-
-  Args:
-    builder: the builder that will prepare its data set inside the context.
-  """
-  from tensorflow_datasets.core.download import downloader
-  from tensorflow_datasets.core.download import extractor
-  from tensorflow_datasets.core.features import image_feature
-
-  module = sys.modules[type(builder).__module__]
-  download = downloader._Downloader._sync_download
-  new = [(downloader._Downloader, '_sync_download', _checked(download))]
-  if importlib.util.find_spec('tensorflow') is None:
-    new.append((image_feature._ImageEncoder, '_encode_image', _encode_image))
-    users = [m for m in (downloader, extractor, module) if hasattr(m, 'tf')]
-    new += [(user, 'tf', _FILE_FUNCTIONS) for user in users]
-  old = [(owner, name, getattr(owner, name)) for owner, name, _ in new]
+def _replaced(
+    owner: Any, name: str, make: Callable[[Any], Any]
+) -> Iterator[None]:
+  """Puts ``make(function)`` in the place of a function."""
+  function = getattr(owner, name)
+  setattr(owner, name, make(function))
   try:
-    for owner, name, value in new:
-      setattr(owner, name, value)
     yield
   finally:
-    for owner, name, value in old:
-      setattr(owner, name, value)
+    setattr(owner, name, function)
 
 
-def _checked(download):
-  """A download that first finds out whether the host answers at all."""
+@contextlib.contextmanager
+def _offline_errors() -> Iterator[None]:
+  """Raises OfflineError where a host that is asked for does not answer."""
+  from requests import adapters
 
-  def checked(self, url, *args, **kwargs):
-    _check_reachable(url)
-    return download(self, url, *args, **kwargs)
+  def checked_send(send):
+    def checked(adapter, request, **kwargs):
+      _check_reachable(request.url)
+      return send(adapter, request, **kwargs)
 
-  return checked
+    return checked
+
+  def checked_open(urlopen):
+    def checked(url, **kwargs):
+      _check_reachable(url)
+      return urlopen(url, **kwargs)
+
+    return checked
+
+  with (
+      _replaced(adapters.HTTPAdapter, 'send', checked_send),
+      _replaced(urllib.request, 'urlopen', checked_open),  # ftp
+  ):
+    yield
 
 
-def _check_reachable(url):
+def _check_reachable(url: str) -> None:
+  """Raises OfflineError unless the host of a URL, or its proxy, answers."""
   proxy = urllib.request.getproxies().get(urllib.parse.urlsplit(url).scheme)
   parts = urllib.parse.urlsplit(proxy or url)
   if not parts.hostname:
     return
-  port = parts.port or (443 if parts.scheme == 'https' else 80)
+  port = parts.port or _PORTS.get(parts.scheme, 80)
   try:
     socket.create_connection(
         (parts.hostname, port), timeout=_TIMEOUT_SECONDS
@@ -170,36 +195,72 @@ def _check_reachable(url):
     )
 
 
-def _encode_image(encoder, array) -> bytes:
-  """PNG or JPEG bytes of a uint8 array [height, width, channels]."""
-  if array.shape[-1] == 1:
-    array = array[..., 0]
-  buffer = io.BytesIO()
-  Image.fromarray(array).save(buffer, format=encoder.encoding_format)
-  return buffer.getvalue()
+@contextlib.contextmanager
+def _without_tensorflow() -> Iterator[None]:
+  """Replaces what tfds takes from TensorFlow, where that is absent."""
+  import tensorflow_datasets as tfds
+
+  if importlib.util.find_spec('tensorflow'):
+    yield
+    return
+  # What all of tfds imports lazily is resolved once, to this module. It must
+  # not stay: others take its presence for TensorFlow's.
+  sys.modules['tensorflow'] = _FileFunctions('tensorflow')
+  try:
+    assert tfds.core.lazy_imports_utils.tensorflow.io
+  finally:
+    del sys.modules['tensorflow']
+  with _replaced(tfds.features.Image, 'encode_example', _through_pillow):
+    yield
 
 
-def _as_text(value):
+def _through_pillow(encode: Callable[..., Any]) -> Callable[..., Any]:
+  """Encodes arrays as Pillow images, for which tfds needs no TensorFlow."""
+
+  def encode_example(feature, image):
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8:
+      is_gray = image.shape[-1] == 1
+      image = Image.fromarray(image[..., 0] if is_gray else image)
+    return encode(feature, image)
+
+  return encode_example
+
+
+def _as_text(value: str | bytes) -> str:
   return value.decode() if isinstance(value, bytes) else value
 
 
-class _FileError(Exception):
-  """Stands for tf.errors.UnimplementedError; never raised."""
+class _UnimplementedError(Exception):
+  """Stands for tf.errors.UnimplementedError."""
 
 
-_FILE_FUNCTIONS = types.SimpleNamespace(
-    io=types.SimpleNamespace(
-        gfile=types.SimpleNamespace(
-            GFile=open,
-            copy=shutil.copyfile,
-            exists=os.path.exists,
-            glob=glob.glob,
-            isdir=os.path.isdir,
-            listdir=os.listdir,
-            makedirs=lambda path: os.makedirs(path, exist_ok=True),
-            walk=os.walk,
-        )
-    ),
-    compat=types.SimpleNamespace(as_text=_as_text, as_str=_as_text),
-    errors=types.SimpleNamespace(UnimplementedError=_FileError),
-)
+def _copy(source: str, target: str | os.PathLike) -> None:
+  """Copies a file; tfds opens URLs, such as ftp, where that fails."""
+  if '://' in source:
+    raise _UnimplementedError(source)
+  shutil.copyfile(source, target)
+
+
+class _FileFunctions(types.ModuleType):
+  """Stands for TensorFlow, with its file functions only."""
+
+  __version__ = '2.16.0'
+  io = types.SimpleNamespace(
+      gfile=types.SimpleNamespace(
+          GFile=open,
+          copy=_copy,
+          exists=os.path.exists,
+          glob=glob.glob,
+          isdir=os.path.isdir,
+          listdir=os.listdir,
+          makedirs=lambda path: os.makedirs(path, exist_ok=True),
+          walk=os.walk,
+      )
+  )
+  compat = types.SimpleNamespace(as_text=_as_text, as_str=_as_text)
+  errors = types.SimpleNamespace(UnimplementedError=_UnimplementedError)
+
+  def __getattr__(self, name: str) -> Any:
+    raise ModuleNotFoundError(
+        f'tf.{name} needs TensorFlow.', name='tensorflow'
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where prepared data sets lie: ``data_dir/name[/config]/version``."""
+"""Finds prepared data sets: ``data_dir/name[/config]/version``."""
 
 import json
 import os
@@ -29,15 +29,15 @@ def check_local(name: str, path: str | os.PathLike) -> None:
   """Raises a ValueError if a path has a scheme, such as ``gs://``.
 
   Args:
-    name: of the argument, for the message.
-    path: what was given for it.
+    name: name of the argument, for the message.
+    path: value of the argument.
   """
   if is_remote(path):
     raise ValueError(f'{name} is {os.fspath(path)}: {LOCAL_ONLY}')
 
 
 def data_dir(path: str | os.PathLike | None = None) -> pathlib.Path:
-  """The folder of prepared data sets: ``path``, or the default of tfds."""
+  """Returns the folder of data sets: ``path``, or the default of tfds."""
   if path:
     check_local('data_dir', path)
     return pathlib.Path(path).expanduser()
@@ -50,7 +50,7 @@ def is_default(directory: pathlib.Path) -> bool:
   return directory == _default_dir()
 
 
-def _default_dir():
+def _default_dir() -> pathlib.Path:
   path = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   return pathlib.Path(path).expanduser()
 
@@ -67,7 +67,7 @@ def parse(name: str) -> tuple[str, str | None, str | None]:
 
 
 def find(name: str, directory: pathlib.Path) -> pathlib.Path | None:
-  """The folder of a prepared data set, or None.
+  """Returns the folder of a prepared data set, or None.
 
   Args:
     name: ``'name[/config][:version]'``. Without a config, the one that tfds
@@ -88,12 +88,12 @@ def find(name: str, directory: pathlib.Path) -> pathlib.Path | None:
 def require(
     name: str, directory: pathlib.Path, source: str = ''
 ) -> pathlib.Path:
-  """The folder of a prepared data set.
+  """Returns the folder of a prepared data set.
 
   Args:
     name: as :func:`find` takes it.
     directory: what :func:`data_dir` gives.
-    source: the flag by which the command that prepares it needs its data.
+    source: a flag that the command to prepare it needs, such as ``--text``.
 
   Raises:
     FileNotFoundError: it is not prepared; the message says how to.
@@ -110,8 +110,8 @@ def require(
   return found
 
 
-def _newest(root, version):
-  """The highest version under root that is complete."""
+def _newest(root: pathlib.Path, version: str | None) -> pathlib.Path | None:
+  """Returns the highest version under root that is complete."""
   if not root.is_dir():
     return None
   versions = [
@@ -128,14 +128,18 @@ def _newest(root, version):
   )
 
 
-def _only_config(root, version):
+def _only_config(
+    root: pathlib.Path, version: str | None
+) -> pathlib.Path | None:
   if not root.is_dir():
     return None
   configs = {path.name: _newest(path, version) for path in root.iterdir()}
   configs = {name: path for name, path in configs.items() if path}
   default = _default_config(root)
-  if default in configs or len(configs) < 2:
-    return configs.get(default) or next(iter(configs.values()), None)
+  if default in configs:
+    return configs[default]
+  if len(configs) < 2:
+    return next(iter(configs.values()), None)
   raise ValueError(
       f'{root.name} is prepared in several configs; name one of them: '
       + ', '.join(f'{root.name}/{name}' for name in sorted(configs))
@@ -143,7 +147,7 @@ def _only_config(root, version):
   )
 
 
-def _default_config(root):
+def _default_config(root: pathlib.Path) -> str | None:
   try:
     text = (root / '.config' / 'metadata.json').read_text()
   except OSError:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the records of a prepared data set, at random and in threads."""
 
+import collections
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
 import io
@@ -8,6 +12,8 @@ import json
 import os
 import pathlib
 import tempfile
+from typing import Any
+from typing import TypeVar
 import zipfile
 
 from absl import logging
@@ -18,13 +24,16 @@ _CHUNK = 512
 # A folder beside the records; safe to delete.
 _CACHE = 'hcl_jax_cache'
 
+Item = TypeVar('Item')
+Result = TypeVar('Result')
+
 
 class DamagedData(OSError):
-  """A file of a prepared data set is missing, cut off or altered."""
+  """Raised when a file of a data set is missing, cut off or altered."""
 
 
 class Records:
-  """A split of a prepared data set.
+  """Reads the images of a split of a prepared data set.
 
   Attributes:
     image_shape: (height, width, 3).
@@ -36,10 +45,11 @@ class Records:
     builder = open_builder(directory)
     self._directory, self._split = directory, split
     self._image, self._label = _keys(builder.info)
-    self.image_shape = _image_shape(builder.info.features[self._image])
-    self.class_names = ()
+    features = builder.info.features
+    self.image_shape = _image_shape(features[self._image])
+    self.class_names: tuple[str, ...] = ()
     if self._label:
-      self.class_names = tuple(builder.info.features[self._label].names)
+      self.class_names = tuple(features[self._label].names)
     import tensorflow_datasets as tfds
 
     self._source = open_split(
@@ -50,25 +60,28 @@ class Records:
     return len(self._source)
 
   def images(self, indices: Sequence[int]) -> np.ndarray:
-    """Images, uint8 ``[len(indices), height, width, 3]``."""
+    """Reads images, uint8 ``[len(indices), height, width, 3]``."""
     images = np.empty((len(indices), *self.image_shape), np.uint8)
     for i, image in enumerate(self._decode(indices)):
       images[i] = image
     return images
 
   def all_images(self) -> tuple[np.ndarray, np.ndarray]:
-    """All images, uint8 ``[n, height, width, 3]``, and labels ``[n]``."""
+    """Reads all images, uint8 ``[n, height, width, 3]``, and labels."""
     shape = len(self), *self.image_shape
     images = self._cached('images', shape, self._decode_all)
     return images, self.all_labels()
 
   def all_labels(self) -> np.ndarray:
-    """All labels, int32 ``[n]``, -1 for none."""
-    if not self._label:
+    """Reads all labels, int32 ``[n]``, -1 for none."""
+    label = self._label
+    if not label:
       return np.full(len(self), -1, np.int32)
-    return self._cached('labels', (len(self),), self._read_all_labels)
+    return self._cached(
+        'labels', (len(self),), lambda: self._read_all_labels(label)
+    )
 
-  def _decode_all(self):
+  def _decode_all(self) -> np.ndarray:
     images = np.empty((len(self), *self.image_shape), np.uint8)
 
     def read(rows):
@@ -78,17 +91,19 @@ class Records:
     self._map_chunks(read)
     return images
 
-  def _read_all_labels(self):
+  def _read_all_labels(self, label: str) -> np.ndarray:
     labels = np.empty(len(self), np.int32)
 
     def read(rows):
-      labels[rows] = [record[self._label] for record in self._read(rows)]
+      labels[rows] = [record[label] for record in self._read(rows)]
 
     self._map_chunks(read)
     return labels
 
-  def _cached(self, kind, shape, compute):
-    """compute(), kept beside the records; parts of splits are not kept."""
+  def _cached(
+      self, kind: str, shape: tuple[int, ...], compute: Callable[[], np.ndarray]
+  ) -> np.ndarray:
+    """Returns compute(), kept in a file unless the split is a part of one."""
     if '[' in self._split:
       return compute()
     path = self._directory / _CACHE / f'{self._split}_{kind}.npz'
@@ -98,17 +113,17 @@ class Records:
       _save(path, array)
     return array
 
-  def _read(self, indices):
+  def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
     return self._source.__getitems__(indices)
 
-  def _decode(self, indices):
+  def _decode(self, indices: Sequence[int]) -> Iterator[np.ndarray]:
     for record in self._read(indices):
       try:
         yield _decode(record[self._image])
       except (OSError, ValueError, SyntaxError) as error:
         raise _damaged(self._directory, self._directory, error) from error
 
-  def _map_chunks(self, read):
+  def _map_chunks(self, read: Callable[[range], None]) -> None:
     Image.preinit()  # Not safe to be left to the threads.
     chunks = [
         range(first, min(first + _CHUNK, len(self)))
@@ -119,8 +134,35 @@ class Records:
         pass
 
 
-def open_builder(directory: pathlib.Path):
-  """The tfds builder of a prepared data set; checks its format."""
+def map_ahead(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    num_threads: int = 1,
+    num_ahead: int = 3,
+) -> Iterator[Result]:
+  """Yields ``function(item)`` in order, computed ahead in threads.
+
+  At most ``num_ahead`` results wait to be taken. Closing the iterator (or
+  dropping it) ends the threads; an exception in the function reaches the caller
+  at the item's turn.
+  """
+  pending = collections.deque()
+  with futures.ThreadPoolExecutor(num_threads) as pool:
+    try:
+      for item in items:
+        pending.append(pool.submit(function, item))
+        if len(pending) > num_ahead:
+          yield pending.popleft().result()
+      while pending:
+        yield pending.popleft().result()
+    finally:
+      for future in pending:
+        future.cancel()
+
+
+def open_builder(directory: pathlib.Path) -> Any:
+  """Opens the tfds builder of a prepared data set; checks its format."""
   check_format(directory)
   import tensorflow_datasets as tfds  # Half a second, so only when needed.
 
@@ -130,8 +172,8 @@ def open_builder(directory: pathlib.Path):
     raise _damaged(directory, directory, error) from error
 
 
-def open_split(builder, split: str, **options) -> 'Source':
-  """The records of a split, by number; a ValueError if there is none such."""
+def open_split(builder: Any, split: str, **options: Any) -> 'Source':
+  """Opens the records of a split; raises ValueError if there is none such."""
   try:
     return Source(builder, split, builder.as_data_source(split, **options))
   except (ValueError, KeyError, AssertionError) as error:
@@ -143,15 +185,15 @@ def open_split(builder, split: str, **options) -> 'Source':
 
 
 class Source:
-  """Records of a split, by number; DamagedData names the file of one."""
+  """Reads records of a split by number; DamagedData names a bad file."""
 
-  def __init__(self, builder, split, source):
+  def __init__(self, builder: Any, split: str, source: Any):
     self._builder, self._split, self._source = builder, split, source
 
   def __len__(self) -> int:
     return len(self._source)
 
-  def __getitems__(self, rows: Sequence[int]) -> list[dict]:
+  def __getitems__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
     try:
       return self._read(rows)
     except MemoryError:
@@ -161,22 +203,22 @@ class Source:
       directory = pathlib.Path(self._builder.data_path)
       raise _damaged(file, directory, error) from error
 
-  def _read(self, rows):
+  def _read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
     records = self._source.__getitems__([int(row) for row in rows])
     # What a file has lost of its end is read as if it were empty.
     if any(all(x is None for x in record.values()) for record in records):
       raise EOFError('a record is empty')
     return records
 
-  def _first_unreadable(self, rows):
+  def _first_unreadable(self, rows: Sequence[int]) -> int:
     for row in rows:
       try:
         self._read([row])
       except Exception:
-        break
-    return row
+        return row
+    return rows[-1]
 
-  def _file_of(self, row):
+  def _file_of(self, row: int) -> str:
     files = self._builder.info.splits[self._split].file_instructions
     ends = np.cumsum([file.take for file in files])
     return files[np.searchsorted(ends, row, side='right')].filename
@@ -197,14 +239,14 @@ def check_format(directory: pathlib.Path) -> None:
     )
 
 
-def check_features(info) -> None:
+def check_features(info: Any) -> None:
   """Raises ValueError unless a data set has images that Records can read."""
   image, _ = _keys(info)
   _image_shape(info.features[image])
 
 
-def _keys(info):
-  """Names of the image and of the label feature, None for no label."""
+def _keys(info: Any) -> tuple[str, str | None]:
+  """Returns the names of the image and the label feature, or None."""
   import tensorflow_datasets as tfds
 
   images = _of_kind(info, tfds.features.Image)
@@ -218,11 +260,11 @@ def _keys(info):
   return image, label
 
 
-def _of_kind(info, kind):
+def _of_kind(info: Any, kind: type) -> list[str]:
   return [k for k, v in info.features.items() if isinstance(v, kind)]
 
 
-def _image_shape(feature):
+def _image_shape(feature: Any) -> tuple[int, int, int]:
   height, width, _ = feature.shape
   if feature.np_dtype != np.uint8 or not (height and width):
     raise ValueError(
@@ -233,12 +275,14 @@ def _image_shape(feature):
   return height, width, 3
 
 
-def _decode(encoded):
+def _decode(encoded: bytes) -> np.ndarray:
   with Image.open(io.BytesIO(encoded)) as image:
     return np.asarray(image if image.mode == 'RGB' else image.convert('RGB'))
 
 
-def _damaged(path, directory, error) -> DamagedData:
+def _damaged(
+    path: str | os.PathLike, directory: pathlib.Path, error: Exception
+) -> DamagedData:
   line = (str(error).strip().splitlines() or [''])[0][:200]
   return DamagedData(
       f'{path} is damaged ({line}); delete {directory} and prepare the data '
@@ -246,8 +290,8 @@ def _damaged(path, directory, error) -> DamagedData:
   )
 
 
-def _load(path):
-  """An array, or None where there is none that can be read."""
+def _load(path: pathlib.Path) -> np.ndarray | None:
+  """Reads an array; returns None if it is absent or damaged."""
   if not path.is_file():
     return None
   try:
@@ -261,8 +305,8 @@ def _load(path):
     return None
 
 
-def _save(path, array):
-  """Whole or not at all; a folder that cannot be written is no matter."""
+def _save(path: pathlib.Path, array: np.ndarray) -> None:
+  """Writes an array in one rename, or nothing where that is not possible."""
   try:
     path.parent.mkdir(exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what a data set was prepared from, so that it is not mistaken.
+"""Compares the source of a data set with the one it was prepared from.
 
-A name that is taken must not give one project the data of another. What a
-builder read is recorded in ``metadata.json`` beside the data set, and compared
-when the same name is asked for with a source once more.
+A builder records its source in ``metadata.json`` beside the data set, so that a
+name that is taken does not give one project the data of another.
 """
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 import json
 import os
@@ -14,11 +14,11 @@ from typing import Any
 
 
 def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
-  """Returns what tells a source from others.
+  """Describes a source, to tell it from others.
 
   Args:
-    path: a file, or a folder with files, hidden ones passed over. It need not
-      be there.
+    path: a file, or a folder, whose hidden files are skipped. It need not
+      exist.
     **options: what else the data set depends on, as JSON can hold it.
 
   Returns:
@@ -31,13 +31,15 @@ def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
   }  # fmt: skip
 
 
-def check(dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]):
-  """Raises a ValueError unless a data set was prepared from what is asked.
+def check(
+    dataset: str, directory: pathlib.Path, asked: Mapping[str, Any]
+) -> None:
+  """Raises ValueError unless a data set was prepared from this source.
 
   Args:
-    dataset: its name.
+    dataset: name of the data set.
     directory: where it is prepared.
-    asked: what :func:`measure` gives.
+    asked: the source, as :func:`measure` describes it.
   """
   remedy = (
       'Choose another name with --dataset=NAME; or give --dataset alone to use '
@@ -67,7 +69,7 @@ def describe(directory: pathlib.Path) -> str:
   return f', from {recorded["path"]}' if recorded else ''
 
 
-def _sizes(path):
+def _sizes(path: pathlib.Path) -> Iterator[int]:
   """Yields the bytes of each file, through links as their readers do."""
   if path.is_file():
     yield path.stat().st_size
@@ -79,8 +81,8 @@ def _sizes(path):
         yield os.stat(file).st_size
 
 
-def _read(directory):
-  """Reads what was recorded of a data set; None where nothing was."""
+def _read(directory: pathlib.Path) -> dict[str, Any] | None:
+  """Reads the recorded source of a data set, or None."""
   try:
     text = (directory / 'metadata.json').read_text(encoding='utf-8')
   except FileNotFoundError:

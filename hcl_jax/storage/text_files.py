@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text files, plain or compressed, and what may be wrong with them."""
+"""Reads text files, plain or compressed, and refuses bad ones."""
 
 from collections.abc import Iterator
 import contextlib
@@ -10,9 +10,8 @@ import pathlib
 from typing import BinaryIO
 import zlib
 
-# Most of a file that is read, decompressed, so that a small one that expands
-# without end is refused before memory or patience ends. $HCL_JAX_MAX_FILE_GIB
-# stands for the first two.
+# Limits of a file's size when decompressed, so that a small file that expands
+# without end is refused. $HCL_JAX_MAX_FILE_GIB replaces the first two.
 _MAX_GIB_AT_ONCE = 1.0
 _MAX_GIB_BY_LINE = 16.0
 _MAX_LINE_BYTES = 2**26
@@ -22,7 +21,7 @@ _OPENERS = {'.gz': gzip.open, '.xz': lzma.open}
 
 
 def read_lines(path: pathlib.Path) -> Iterator[str]:
-  """The lines of a text in UTF-8, without their ends, one by one.
+  """Yields the lines of a text in UTF-8, without their ends.
 
   Args:
     path: a file; compressed if it ends in ``.gz`` or ``.xz``.
@@ -34,7 +33,7 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
   """
   most = _limit(_MAX_GIB_BY_LINE)
   with _open(path) as file:
-    # One more than may be, or a line of just that length would look whole.
+    # One byte more than allowed, to tell a longer line from a whole one.
     read = lambda: file.readline(_MAX_LINE_BYTES + 1)  # noqa: E731
     for number, line in enumerate(iter(read, b''), 1):
       most -= len(line)
@@ -57,7 +56,7 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
 
 
 def read_old_text(path: pathlib.Path) -> str:
-  """A whole text in UTF-8 or, where it is not that, in Latin-1."""
+  """Reads a whole text in UTF-8 or, where it is not that, in Latin-1."""
   with _open(path) as file:
     content = read_all(file, path)
   try:
@@ -69,15 +68,15 @@ def read_old_text(path: pathlib.Path) -> str:
 def read_all(
     file: BinaryIO, name: str | os.PathLike, *, declared: int = 0
 ) -> bytes:
-  """The content of an open file.
+  """Reads the content of an open file.
 
   Args:
-    file: what to read.
-    name: of the file, for errors.
-    declared: the size that an archive says it has.
+    file: the file to read.
+    name: name of the file, for errors.
+    declared: the size that an archive gives for it.
 
   Raises:
-    ValueError: it is too large, or said to be.
+    ValueError: it is too large, or declared to be.
   """
   most = _limit(_MAX_GIB_AT_ONCE)
   content = bytearray()
@@ -89,7 +88,7 @@ def read_all(
   raise _too_large(name, most)
 
 
-def _limit(default_gib):
+def _limit(default_gib: float) -> int:
   text = os.environ.get(_VARIABLE)
   try:
     return int(float(text or default_gib) * 2**30)
@@ -97,7 +96,7 @@ def _limit(default_gib):
     raise ValueError(f'{_VARIABLE} must be a number, got {text!r}.') from None
 
 
-def _too_large(name, most):
+def _too_large(name: str | os.PathLike, most: int) -> ValueError:
   return ValueError(
       f'{name} has more than {most / 2**30:.3g} GiB, decompressed; '
       f'{_VARIABLE}=NUMBER raises the limit.'
@@ -105,7 +104,7 @@ def _too_large(name, most):
 
 
 @contextlib.contextmanager
-def _open(path):
+def _open(path: pathlib.Path) -> Iterator[BinaryIO]:
   if not path.is_file():
     raise FileNotFoundError(f'there is no file {path}.')
   try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled programs that the runs of a sweep share."""
+"""Shares compiled programs among the processes of a sweep."""
 
 from collections.abc import Iterator
 import contextlib
@@ -20,11 +20,11 @@ _SETTINGS = {'jax_persistent_cache_min_compile_time_secs': 0.2}
 def shared(workdir: pathlib.Path) -> Iterator[None]:
   """Keeps programs in a folder, for this process and those that it starts.
 
-  Runs that differ in nothing but knobs, which are arguments of their steps,
-  then find what another one has compiled.
+  Runs that differ in nothing but hyperparameters, which are arguments of their
+  steps, then find what another one has compiled.
 
   Args:
-    workdir: where the folder is made, and removed at the end; claimed before.
+    workdir: where the folder is made, and removed at the end; locked before.
       Nothing is done where JAX has been given a folder already.
 
   Yields:

@@ -45,7 +45,7 @@ _ERRORS = (
 
 
 class WorkerFailed(RuntimeError):
-  """A worker process died without a result, by a signal or a bug."""
+  """Raised where a process died without a result, by a signal or a bug."""
 
 
 def check(num_processes: int) -> None:

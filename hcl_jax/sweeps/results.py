@@ -17,8 +17,8 @@ import ml_collections
 import numpy as np
 
 from hcl_jax import domains
-from hcl_jax import reporting
 from hcl_jax.runs import metrics as metrics_lib
+from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid

@@ -98,7 +98,7 @@ class Sweep:
       workdir.ConfigMismatch: the directory holds another sweep, or a run.
       loop.Interrupted: SIGTERM or Ctrl-C came; finished runs are saved.
     """
-    with workdir_lib.claim(workdir):
+    with workdir_lib.lock(workdir):
       return self._run(
           workdir_lib.open_run(
               workdir,

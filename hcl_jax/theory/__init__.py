@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's theory as numbers: packings, bounds, and free embeddings."""
+"""Numerical checks of the paper's theory: packings, bounds, toy training."""
 
 from hcl_jax.theory.bounds import BetaCurve
 from hcl_jax.theory.bounds import LimitingLoss

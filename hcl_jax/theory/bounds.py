@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The paper's theory on a finite sample, as numbers.
+r"""Quantities of the paper's theorems, computed on a finite sample.
 
-The sample is the distribution p: anchors x are its rows, alike likely, a
-positive x+ is any row of the anchor's label, itself among them, and negatives
-are the rows of other labels. Logits are those of the losses, cos / t; the
-theorems put f on a sphere of radius r, whose logits are r^2 cos, so here
+The sample is the distribution p: anchors x are its rows, equally likely; a
+positive x+ is any row with the anchor's label, including the anchor; negatives
+are the rows with other labels. Logits are cos / t, as in the losses. The
+theorems put f on a sphere of radius r, where logits are r^2 cos, so here
 r^2 = 1 / t (the paper writes r = 1 / t). All pairs are held in memory.
 
 Reference: Robinson et al., Contrastive Learning with Hard Negative Samples,
@@ -26,16 +26,16 @@ from hcl_jax.analysis import negatives
 from hcl_jax.losses import tilting
 
 _BOUNDS = ('derived', 'printed')
-_ROUNDING = 1e-5  # of a loss in float32
+_ROUNDING = 1e-5  # rounding error of a loss in float32
 
 
 class BetaCurve(NamedTuple):
-  """The objective as beta grows, and what it converges to.
+  """Objective against beta, and its limit.
 
   Attributes:
     betas: ``[n]``.
-    losses: L(f, q_beta^-) at each, ``[n]``.
-    limit: L*(f), which no negatives exceed.
+    losses: L(f, q_beta^-) at each beta, ``[n]``.
+    limit: L*(f), the supremum over all distributions of negatives.
   """
 
   betas: np.ndarray
@@ -44,7 +44,7 @@ class BetaCurve(NamedTuple):
 
 
 class LimitingLoss(NamedTuple):
-  """L_inf* and its parts, with f on a sphere of squared radius 1 / t.
+  """Parts of L_inf*, with f on a sphere of squared radius 1 / t.
 
   Attributes:
     alignment: L_align = E |f(x) - f(x+)|^2 / 2.
@@ -67,8 +67,9 @@ class VarianceCurve(NamedTuple):
 
   Attributes:
     alignment: L_align.
-    variance: of e^{f(x)^T f(v)}, v from q_beta^+, averaged over anchors.
-    bound: what the lemma's proof bounds the variance by.
+    variance: variance of e^{f(x)^T f(v)} for v drawn from q_beta^+, averaged
+      over anchors.
+    bound: upper bound of the variance from the lemma's proof.
   """
 
   alignment: np.ndarray
@@ -84,14 +85,14 @@ def tilted_loss(
     temperature: float = 0.5,
     num_negatives: float = 1.0,
 ) -> float:
-  r"""The objective with true negatives drawn from q_beta^-.
+  r"""Computes the objective with true negatives drawn from q_beta^-.
 
   .. math::
     L(f, q) = E_{x, x^+} \Bigl[-\log \frac{e^{f(x)^\top f(x^+)}}
       {e^{f(x)^\top f(x^+)} + Q\, E_{x^- \sim q} [e^{f(x)^\top f(x^-)}]}\Bigr]
 
   Args:
-    embeddings: ``[n, dim]``; need not be unit.
+    embeddings: ``[n, dim]``; need not be unit vectors.
     labels: integers ``[n]``, of at least two classes.
     beta: concentration, >= 0.
     temperature: t > 0.
@@ -112,7 +113,7 @@ def worst_case_loss(
     temperature: float = 0.5,
     num_negatives: float = 1.0,
 ) -> float:
-  r"""The objective with the hardest true negatives.
+  r"""Computes the objective with the hardest true negatives.
 
   .. math::
     L^*(f) = \sup_q L(f, q) = E_{x, x^+} \log\Bigl(1 +
@@ -139,7 +140,9 @@ def convergence_in_beta(
     temperature: float = 0.5,
     num_negatives: float = 1.0,
 ) -> BetaCurve:
-  """Proposition 1 as a curve: L(f, q_beta^-) rises to L*(f) with beta.
+  """Computes the objective at several betas, and its limit.
+
+  Proposition 1 of the paper: L(f, q_beta^-) rises to L*(f) as beta grows.
 
   Args:
     embeddings: ``[n, dim]``.
@@ -166,7 +169,7 @@ def convergence_in_beta(
 def limiting_worst_case_loss(
     embeddings: Any, labels: Any, *, temperature: float = 0.5
 ) -> LimitingLoss:
-  r"""The limit of many negatives at the hardest ones, and its two parts.
+  r"""Computes the limit of L*(f) for many negatives, and its two parts.
 
   .. math::
     L_\infty^*(f) = E_{x, x^+} \log \frac{\max_{x^-} e^{f(x)^\top f(x^-)}}
@@ -178,7 +181,7 @@ def limiting_worst_case_loss(
     temperature: t > 0.
 
   Returns:
-    The parts, whose sum less 1/t is ``loss``.
+    The parts; ``loss`` is their sum minus 1/t.
   """
   sample = _Sample(embeddings, labels, temperature)
   return LimitingLoss(
@@ -191,7 +194,7 @@ def limiting_worst_case_loss(
 def least_limiting_loss(
     packing_value: float, *, temperature: float = 0.5
 ) -> float:
-  r"""The least L_inf* that any embedding has.
+  r"""Computes the smallest L_inf* of any embedding.
 
   .. math::
     \inf_f L_\infty^*(f) = -\frac{1}{2t}
@@ -200,9 +203,9 @@ def least_limiting_loss(
   with v on the unit sphere.
 
   Args:
-    packing_value: the maximum, ``value`` of
-      :func:`hcl_jax.theory.ball_packing`. Where one better than that exists,
-      the infimum is less.
+    packing_value: the maximum, such as ``value`` of
+      :func:`hcl_jax.theory.ball_packing`. If a better packing exists, the
+      infimum is smaller.
     temperature: t > 0.
 
   Returns:
@@ -220,38 +223,38 @@ def risk_bound(
     temperature: float = 0.5,
     bound: str = 'derived',
 ) -> float:
-  r"""The generalisation theorem's bound on the risk of a 1-NN classifier.
+  r"""Computes the generalization theorem's bound on the risk of 1-NN.
 
-  With eps the excess of L_inf* over its infimum, classes of the same size, xi
-  the least distance of the optimal points, on the sphere of radius r, and
+  Let classes have equal size, eps be the excess of L_inf* over its infimum, xi
+  the smallest distance between optimal points on the sphere of radius r, and
 
   .. math::
-    s^2 = \xi^2 - 2 |C| (1 + r) \sqrt{\varepsilon}
+    s^2 = \xi^2 - 2 |C| (1 + r) \sqrt{\varepsilon} .
 
-  the paper's proof bounds the risk by
+  The paper's proof bounds the risk by
   :math:`2 \varepsilon / \delta^2 + 2 \varepsilon / (s - \delta)^2` for all
-  delta, which at the best one, s / 2, is
+  delta. The best choice, s / 2, gives
 
   .. math::
     P(\hat h(x) \ne c) \le 16\, \varepsilon / s^2 .
 
-  The paper prints :math:`8\, \varepsilon / s^4` for it, which is less where
-  s^2 > 1/2. Both go to 0 as fast as eps. The steps before are taken as they
-  are printed, also that to s, where a lemma has sqrt(eps) for what the proof
-  bounds by sqrt(2 eps).
+  The paper prints :math:`8\, \varepsilon / s^4` instead, which is smaller if
+  s^2 > 1/2. Both are of order eps. The earlier steps of the proof are taken as
+  printed, including the one to s, where a lemma has sqrt(eps) for a quantity
+  that the proof bounds by sqrt(2 eps).
 
   Args:
-    excess_loss: eps >= 0: ``limiting_worst_case_loss(...).loss`` less
+    excess_loss: eps >= 0: ``limiting_worst_case_loss(...).loss`` minus
       :func:`least_limiting_loss`.
     separation: xi on the unit sphere, in (0, 2], such as
       ``2 * sin(packing.angle / 2)``.
-    num_classes: of the same size.
+    num_classes: number of classes.
     temperature: t > 0; r^2 = 1 / t, and xi is scaled by r.
     bound: ``'derived'`` or ``'printed'``.
 
   Returns:
-    The bound, 1 where the theorem says nothing: for eps > 1, and where s^2 is
-    not above 0.
+    The bound; 1 where the theorem says nothing, that is, for eps > 1 or
+    s^2 <= 0.
   """
   _checks.choice('bound', bound, _BOUNDS)
   _checks.positive_int('num_classes', num_classes)
@@ -260,8 +263,8 @@ def risk_bound(
   _checks.positive('separation', separation)
   if excess_loss < -_ROUNDING:
     raise ValueError(
-        f'excess_loss must be >= 0, got {excess_loss}; the packing that it was '
-        'measured against is not the best one.'
+        f'excess_loss must be >= 0, got {excess_loss}; compute it with a '
+        'better packing.'
     )
   excess_loss = max(excess_loss, 0.0)
   radius = temperature**-0.5
@@ -281,16 +284,17 @@ def one_positive_variance(
     beta: float = 1.0,
     temperature: float = 0.5,
 ) -> VarianceCurve:
-  r"""Variance of the estimate of E_{q_beta^+}[e^s] by one positive.
+  r"""Computes the variance of the one-positive estimate of E_{q_beta^+}[e^s].
 
   .. math::
     E_x \operatorname{Var}_{v \sim q_\beta^+} (e^{f(x)^\top f(v)})
       \le r^2 e^{(2 + 4 \beta) r^2} L_{align}(f)
 
-  The paper's lemma has O(L_align) on the right. The constant is that of its
-  proof: on the sphere of radius r the exponential has slope e^{r^2} at most,
-  the inner product with f(x) the slope r, and q_beta^+ is at most e^{2 beta
-  r^2} p^+. As there, the variance is that given the anchor.
+  The paper's lemma has O(L_align) on the right-hand side. The constant comes
+  from its proof: on the sphere of radius r the exponential has slope e^{r^2} at
+  most, the inner product with f(x) has slope r, and q_beta^+ is at most
+  e^{2 beta r^2} p^+. As in the lemma, the variance is conditional on the
+  anchor.
 
   Args:
     embeddings: ``[n, dim]``.
@@ -306,7 +310,7 @@ def one_positive_variance(
   alignment = float(sample.alignment())
   scale = float(sample.scale)
   log_bound = (2 + 4 * beta) * scale
-  bound = scale * np.exp(min(log_bound, 700.0)) * alignment  # not inf * 0
+  bound = scale * np.exp(min(log_bound, 700.0)) * alignment  # no inf * 0
   variance = float(sample.positive_variance(beta))
   return VarianceCurve(*(np.array([x]) for x in (alignment, variance, bound)))
 
@@ -320,17 +324,17 @@ def variance_against_alignment(
     temperature: float = 0.5,
     seed: int = 0,
 ) -> VarianceCurve:
-  """The lemma as a measured curve: classes spread further and further out.
+  """Computes variance and alignment of classes with growing spread.
 
-  The rows of a class are its centre plus normal noise, on the unit sphere.
+  Rows of a class are its center plus normal noise, scaled to unit length.
 
   Args:
-    centers: one for each class, ``[num_classes, dim]``.
+    centers: centers of the classes, ``[num_classes, dim]``.
     spreads: standard deviations of the noise in each dimension, >= 0.
-    num_rows: of each class.
+    num_rows: rows per class.
     beta: concentration, >= 0.
     temperature: t > 0.
-    seed: of the noise, which is the same at all spreads but for its size.
+    seed: seed of the noise, which all spreads share up to its scale.
 
   Returns:
     :func:`one_positive_variance` at each spread.
@@ -363,8 +367,8 @@ class _Sample:
     labels = _checks.host_labels('labels', labels, len(units))
     if negatives and len(np.unique(labels)) < 2:
       raise ValueError(
-          'labels must be of at least two classes, or there are no negatives; '
-          f'got only {labels[0]}.'
+          'labels must be of at least two classes, otherwise there are no '
+          f'negatives; got only {labels[0]}.'
       )
     self.scale = jnp.asarray(1 / temperature, units.dtype)
     self.units = jnp.asarray(units)
@@ -383,7 +387,7 @@ class _Sample:
     return self.scale * self._largest()
 
   def alignment(self):
-    squares = jnp.maximum(2 * (1 - self.cosines), 0)  # but for rounding
+    squares = jnp.maximum(2 * (1 - self.cosines), 0)  # cosines may round up
     return self.scale * jnp.mean(self._mean_over_same(squares)) / 2
 
   def positive_variance(self, beta):
@@ -391,7 +395,7 @@ class _Sample:
         self.scale * self.cosines, beta=beta, where=self.same
     )
     weights = np.asarray(weights, np.float64)
-    # float64, as e^s of a small temperature has no place in float32.
+    # In float64, because e^s overflows float32 at a small temperature.
     values = np.exp(np.asarray(self.scale * self.cosines, np.float64))
     mean = np.sum(weights * values, axis=1, keepdims=True)
     return np.mean(np.sum(weights * (values - mean) ** 2, axis=1))

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Packing classes on a sphere: what the best embeddings look like.
+r"""Packings of classes on a sphere, which optimal embeddings form.
 
-Two problems, for points v_c on the unit sphere:
+There are two problems, for points v_c on the unit sphere:
 
 .. math::
   \max_v \min_{c \ne c'} \|v_c - v_{c'}\| \qquad\text{(Tammes [2])}, \qquad
   \max_v \sum_c \rho(c) \min_{c' \ne c} \|v_c - v_{c'}\|^2
   \qquad\text{(the theorem of [1])}.
 
-The paper takes the second for the first. They agree where all points of an
-optimum have a neighbour at the same distance and no trade is worth while, as
-for the simplex, the octahedron and the icosahedron. They do not for 7 classes
-on the circle: the heptagon has the value 0.753, but two points and a third with
-all other five classes on it, 120 degrees apart, have 2/7 * 3 = 0.857. The least
-distance xi of a solution is then 0, which the paper's generalisation theorem
-excludes. And for 5 classes in 3-D the value is 2 at Tammes' optimum and 2.025 a
-little beside it.
+The paper treats them as the same problem. They have the same solution if the
+nearest neighbors of all points are equally far and no point can gain more than
+the others lose, as in the simplex, the octahedron and the icosahedron. They
+differ for 7 classes on the circle: the heptagon has the value 0.753, but three
+points 120 degrees apart, one of them shared by five classes, have
+2/7 * 3 = 0.857. The smallest distance xi of that solution is 0, which the
+paper's generalization theorem excludes. They also differ for 5 classes in 3-D:
+the value is 2 at Tammes' optimum and 2.025 close to it.
 
 References:
   [1] Robinson et al., Contrastive Learning with Hard Negative Samples, 2021.
@@ -34,16 +34,16 @@ import numpy as np
 from hcl_jax import _checks
 from hcl_jax import _vectors
 
-# Sharpness of the soft maximum of cosines: at first, from start to start, and
-# at last. Soft starts end in few places, most often good ones; sharper ones in
-# more.
-_SOFT, _HARD = (4.0, 30.0), 1e5
-_STEP = 0.5  # over the sharpness, and for each point
+# Sharpness of the soft maximum of cosines. Restarts begin at different values,
+# because soft starts reach few optima, mostly good ones, and sharper starts
+# reach more; all end at the same value.
+_INITIAL_SHARPNESS, _FINAL_SHARPNESS = (4.0, 30.0), 1e5
+_STEP = 0.5  # times the number of points, over the sharpness
 
-# Degrees on the sphere in 3-D, where proven: Schuette and van der Waerden 1951
-# (7, 8, 9, 12), Danzer 1986 (10, 11), Musin and Tarasov 2012 and 2015 (13, 14),
-# Robinson 1961 (24).
-_SPHERE = {
+# Proven optima in 3-D, in degrees: Schuette and van der Waerden 1951 (7, 8, 9,
+# 12), Danzer 1986 (10, 11), Musin and Tarasov 2012 and 2015 (13, 14), Robinson
+# 1961 (24).
+_PROVEN_DEGREES = {
     7: 77.86954, 8: 74.85849, 9: 70.52878, 10: 66.14682, 11: 63.43495,
     12: 63.43495, 13: 57.13670, 14: 55.67057, 24: 43.69077,
 }  # fmt: skip
@@ -54,9 +54,9 @@ class Packing(NamedTuple):
 
   Attributes:
     points: unit rows ``[num_points, dim]``, float64.
-    angle: the least angle between two of them, in radians.
-    value: the weighted mean of squared distances to the nearest other point,
-      the objective of the paper's theorem.
+    angle: the smallest angle between two points, in radians.
+    value: weighted mean of the squared distance to the nearest other point, the
+      objective of the paper's theorem.
   """
 
   points: np.ndarray
@@ -72,26 +72,27 @@ def tammes_packing(
     num_steps: int = 1000,
     seed: int = 0,
 ) -> Packing:
-  r"""Spreads points on the sphere so that the nearest two are far apart.
+  r"""Maximizes the smallest distance between points on the sphere.
 
-  Gradient descent, projected to the sphere, on the soft maximum of the cosines
+  Runs projected gradient descent from random starts on the soft maximum of the
+  cosines
 
   .. math::
     \frac1p \log \sum_{c \ne c'} e^{p\, v_c^\top v_{c'}}
 
-  whose sharpness p grows to 1e5 on the way, from random starts. What is found
-  is a local optimum, which need not be the global one (:func:`known_angle` has
-  that of some).
+  while the sharpness p grows to 1e5. The result is a local optimum and need not
+  be the global one; :func:`known_angle` has proven optima.
 
   Args:
     num_points: >= 2.
-    dim: of the space that the sphere is in, >= 2.
-    num_restarts: random starts, solved at once; the best is returned.
-    num_steps: of each.
-    seed: of the starts. The same seed gives the same points.
+    dim: dimension of the space around the sphere, >= 2.
+    num_restarts: number of random starts, solved in parallel; the best result
+      is returned.
+    num_steps: steps of gradient descent.
+    seed: seed of the starts. The same seed gives the same points.
 
   Returns:
-    The packing; its ``value`` is for classes of the same size.
+    The packing; its ``value`` is that of classes of equal size.
   """
   _read_size(num_points, dim, num_restarts, num_steps)
   prior = np.full(num_points, 1 / num_points)
@@ -113,24 +114,26 @@ def ball_packing(
   .. math::
     \max_v \sum_c \rho(c) \min_{c' \ne c} \|v_c - v_{c'}\|^2
 
-  by the method of :func:`tammes_packing`, with a soft maximum for each class;
-  it starts from random points and from that function's solution. See the top of
-  the file for how the two differ.
+  The method is that of :func:`tammes_packing`, with a soft maximum for each
+  class. The solution of that function is a candidate too. The docstring of this
+  module compares the two problems.
 
   Args:
     class_prior: rho, ``[num_points]``, positive numbers that sum to 1.
-    dim: of the space that the sphere is in, >= 2.
-    num_restarts: see :func:`tammes_packing`.
-    num_steps: of each.
-    seed: of the starts.
+    dim: dimension of the space around the sphere, >= 2.
+    num_restarts: number of random starts.
+    num_steps: steps of gradient descent.
+    seed: seed of the starts.
 
   Returns:
-    The packing of the largest ``value`` found.
+    The packing with the largest ``value`` found.
   """
   prior = read_prior(class_prior)
   _read_size(len(prior), dim, num_restarts, num_steps)
-  knobs = {'num_restarts': num_restarts, 'num_steps': num_steps, 'seed': seed}
-  even = tammes_packing(len(prior), dim, **knobs).points
+  even = tammes_packing(
+      len(prior), dim,
+      num_restarts=num_restarts, num_steps=num_steps, seed=seed,
+  ).points  # fmt: skip
   shape = num_restarts, len(prior), dim
   candidates = _solve(_soft_nearest_cosines, prior, shape, num_steps, seed)
   return max(
@@ -139,14 +142,15 @@ def ball_packing(
 
 
 def packing_value(points: Any, class_prior: Any = None) -> float:
-  r"""The objective of the paper's theorem at given points.
+  r"""Computes the objective of the paper's theorem at given points.
 
   .. math::
     \sum_c \rho(c) \min_{c' \ne c} \|v_c - v_{c'}\|^2
 
   Args:
-    points: one row for each class, ``[num_points, dim]``, taken to length one.
-    class_prior: rho, ``[num_points]``; by default all alike.
+    points: one row for each class, ``[num_points, dim]``, scaled to unit
+      length.
+    class_prior: rho, ``[num_points]``; by default uniform.
 
   Returns:
     A number between 0 and 4.
@@ -164,18 +168,18 @@ def packing_value(points: Any, class_prior: Any = None) -> float:
 
 
 def known_angle(num_points: int, dim: int) -> float | None:
-  """The largest least angle of so many points, in radians, where it is proven.
+  """Returns the proven optimum of the smallest angle, in radians.
 
-  The simplex for up to dim + 1 points and 90 degrees for up to 2 dim (Rankin,
-  The Closest Packing of Spherical Caps in n Dimensions, 1955), polygons on the
-  circle, and up to 14 and 24 points on the sphere in 3-D.
+  Known are the simplex for up to dim + 1 points and 90 degrees for up to 2 dim
+  (Rankin, The Closest Packing of Spherical Caps in n Dimensions, 1955),
+  polygons on the circle, and up to 14 points, and 24, on the sphere in 3-D.
 
   Args:
     num_points: >= 2.
-    dim: of the space that the sphere is in, >= 2.
+    dim: dimension of the space around the sphere, >= 2.
 
   Returns:
-    The angle, or None where none is known here.
+    The angle, or None if this function does not know it.
   """
   _read_size(num_points, dim)
   if num_points <= dim + 1:
@@ -184,12 +188,12 @@ def known_angle(num_points: int, dim: int) -> float | None:
     return 2 * np.pi / num_points
   if num_points <= 2 * dim:
     return np.pi / 2
-  degrees = _SPHERE.get(num_points) if dim == 3 else None
+  degrees = _PROVEN_DEGREES.get(num_points) if dim == 3 else None
   return None if degrees is None else float(np.radians(degrees))
 
 
 def read_prior(class_prior: Any) -> np.ndarray:
-  """Reads positive shares of at least two classes, as float64."""
+  """Returns the shares of at least two classes, checked, as float64."""
   prior = _checks.numbers('class_prior', class_prior, least=2)
   if np.any(prior <= 0) or abs(prior.sum() - 1) > 1e-6:
     raise ValueError(
@@ -209,9 +213,9 @@ def _read_size(num_points, dim, *counts):
 
 
 def _solve(objective, prior, shape, num_steps, seed):
-  """Descends from random points while the soft maxima harden."""
+  """Descends from random points while the soft maxima sharpen."""
   starts = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-  soft = np.geomspace(*_SOFT, len(starts), dtype=np.float32)
+  soft = np.geomspace(*_INITIAL_SHARPNESS, len(starts), dtype=np.float32)
   return np.asarray(_descend(objective, prior, starts, soft, num_steps))
 
 
@@ -222,7 +226,7 @@ def _descend(objective, prior, starts, soft, num_steps):
 
   def step(i, points):
     points = _unit(points)
-    sharpness = soft * (_HARD / soft) ** (i / num_steps)
+    sharpness = soft * (_FINAL_SHARPNESS / soft) ** (i / num_steps)
     slope = slopes(points, sharpness, prior)
     return points - (step_size / sharpness)[:, None, None] * slope
 
@@ -251,7 +255,7 @@ def _other_cosines(points):
 
 
 def least_angle(points: np.ndarray) -> float:
-  """The least angle between two unit rows, in radians."""
+  """Returns the smallest angle between two unit rows, in radians."""
   return float(np.arccos(_nearest_cosines(points).max()))
 
 

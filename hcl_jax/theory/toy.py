@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free embeddings trained by the loss itself, to watch them find a packing."""
+"""Training of free embeddings, which approach a packing."""
 
 from typing import NamedTuple
 
@@ -14,18 +14,18 @@ from hcl_jax.theory import packing
 
 
 class Trajectory(NamedTuple):
-  """Embeddings on their way; row i of a frame is always the same example.
+  """Embeddings during training; row i is the same example in all frames.
 
   Attributes:
-    steps: of the frames, ``[f]``, the first 0.
+    steps: steps of the frames, ``[f]``; the first is 0.
     embeddings: unit rows of each frame, ``[f, n, dim]``.
     labels: ``[n]``.
-    class_means: directions of the means of the classes, ``[f, classes, dim]``.
+    class_means: unit directions of the class means, ``[f, classes, dim]``.
     spreads: mean squared distance of a row to its class mean, ``[f]``.
-    angles: the least angle between two class means, in radians, ``[f]``.
-    values: of the class means in the paper's packing problem, ``[f]``.
-    best_angle: the largest least angle known, or else found, in radians.
-    best_value: the largest value found.
+    angles: smallest angle between two class means, in radians, ``[f]``.
+    values: objective of the paper's packing problem for the means, ``[f]``.
+    best_angle: optimum of the smallest angle, proven or else found, in radians.
+    best_value: largest objective found.
   """
 
   steps: np.ndarray
@@ -40,13 +40,12 @@ class Trajectory(NamedTuple):
 
   @property
   def angles_to_go(self) -> np.ndarray:
-    """By how much the angles are less than Tammes' optimum, radians, ``[f]``.
-    """
+    """Gap of the angles to Tammes' optimum, in radians, ``[f]``."""
     return self.best_angle - self.angles
 
   @property
   def values_to_go(self) -> np.ndarray:
-    """By how much the values are less than the paper's optimum, ``[f]``."""
+    """Gap of the values to the optimum of the paper's problem, ``[f]``."""
     return self.best_value - self.values
 
 
@@ -66,35 +65,35 @@ def train_free_embeddings(
 ) -> Trajectory:
   """Trains points on a sphere with the hard loss and true positives.
 
-  Each row is an embedding without an encoder; its positives are the other rows
-  of its class and its negatives all rows of other classes (``tau_plus=0``), in
-  :func:`hcl_jax.hard_nce_loss`. Steps are of gradient descent, projected to the
-  sphere. With a large beta classes contract to points, and these spread as the
-  paper's theorem says: 8 classes in 3-D end 0.06 degrees from Tammes' packing,
-  and with ``beta=0``, repelled by all others and not by the nearest, 3.7
-  degrees from it. What is found is a local optimum: 7 classes in 3-D end as a
-  bipyramid, 5.9 degrees from the best.
+  Rows are embeddings without an encoder. In :func:`hcl_jax.hard_nce_loss`, with
+  ``tau_plus=0``, the positives of a row are the other rows of its class, and
+  its negatives all rows of other classes. Training is projected gradient
+  descent. With a large beta, classes contract to points, which spread out as
+  the paper's theorem says: 8 classes in 3-D end 0.06 degrees from Tammes'
+  packing. With ``beta=0``, where all other classes repel and not only the
+  nearest, they end 3.7 degrees from it. The result is a local optimum: 7
+  classes in 3-D end as a bipyramid, 5.9 degrees from the best packing.
 
   Args:
     num_classes: >= 2.
-    dim: of the space, >= 2; 2 and 3 can be drawn.
+    dim: dimension of the space, >= 2; 2-D and 3-D can be drawn.
     beta: concentration, >= 0.
     temperature: t > 0.
-    warmup: share of the steps over which beta rises from 0, as a square. At 0
-      it is large from the start, and classes may end in one place: a bad
-      optimum for 5 on the circle, a good one for 7 (see
+    warmup: share of the steps during which beta rises from 0, quadratically.
+      With 0, beta is large from the start, and classes may collapse to one
+      point: a bad optimum for 5 classes on the circle, a good one for 7 (see
       :mod:`hcl_jax.theory.packing`).
-    spread: standard deviation of the rows of a class around a random centre at
-      the start, in each dimension, >= 0.
-    num_rows: of each class, >= 2.
+    spread: initial standard deviation of the rows of a class around a random
+      center, in each dimension, >= 0.
+    num_rows: rows per class, >= 2.
     num_steps: >= 1.
-    num_frames: to keep at most, the first and the last among them; >= 2. They
-      are close together at first, when most happens.
-    learning_rate: > 0; falls to 0 as a cosine.
-    seed: of the random start.
+    num_frames: maximum number of frames to keep, >= 2, including the first and
+      the last. Early frames are denser, since most happens then.
+    learning_rate: > 0; decays to 0 as a cosine.
+    seed: seed of the random start.
 
   Returns:
-    The frames, and how far they are from the optimum.
+    The frames, and their gap to the optimum.
   """
   for name, value, least in (
       ('num_classes', num_classes, 2), ('dim', dim, 2),
@@ -148,7 +147,7 @@ def _random_classes(num_classes, num_rows, dim, spread, seed):
 
 @jax.jit
 def _train(start, betas, temperature, rates):
-  """All frames, ``[steps + 1, classes, rows, dim]``."""
+  """Returns all frames, ``[steps + 1, classes, rows, dim]``."""
 
   def step(points, now):
     beta, rate = now
@@ -162,15 +161,14 @@ def _train(start, betas, temperature, rates):
 
 
 def _loss(points, beta, temperature):
-  """The sum over anchors, so that a row's step does not depend on their number.
-  """
+  """Sums over anchors, so that their number does not scale a row's step."""
   classes, rows, dim = points.shape
   flat = points.reshape(-1, dim)
   logits = _vectors.inner_products(flat, flat) / temperature
   row = np.arange(classes * rows)[:, None]
   own = row // rows
   others = own * rows + np.arange(rows - 1)[None, :]
-  others += others >= row  # steps over the row itself
+  others += others >= row  # skips the row itself
   losses = hard_nce_loss(
       jnp.take_along_axis(logits, others, axis=1),
       logits,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule of beta that a configuration describes."""
+"""Makes the schedule of beta that a configuration describes."""
 
 import ml_collections
 
@@ -9,7 +9,7 @@ from hcl_jax import schedules
 def beta_schedule(
     config: ml_collections.ConfigDict, total_steps: int, steps_per_epoch: int
 ) -> schedules.Schedule:
-  """Beta by step.
+  """Makes beta as a function of the step.
 
   Args:
     config: ``config.loss``.

@@ -12,7 +12,7 @@ from ml_collections import config_dict
 
 
 class Check(NamedTuple):
-  """What a field may be.
+  """Decides what a field may be.
 
   Attributes:
     holds: whether a value is valid; may raise TypeError or OverflowError for a
@@ -25,7 +25,7 @@ class Check(NamedTuple):
 
 
 class Field(NamedTuple):
-  """A field of a configuration.
+  """Describes a field of a configuration.
 
   Attributes:
     default: its value unless another is given; its type is that of the field.
@@ -103,7 +103,7 @@ COUNT, COUNT_OR_ZERO = number(1), number(0)
 NON_NEGATIVE, POSITIVE = number(0), number(0, open_low=True)
 PROBABILITY, DECAY = number(0, 1), number(0, 1, open_high=True)
 SEED = number(0, 2**31 - 1)
-SEEDS = integers(SEED, 'one or more whole numbers >= 0, below 2**31', least=1)
+SEEDS = integers(SEED, 'one or more integers >= 0, below 2**31', least=1)
 
 
 def make(fields: Fields) -> ml_collections.ConfigDict:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of steps, fetched a little late, and the watch for NaN and inf."""
+"""Fetches metrics of steps a little late, and stops at NaN and inf."""
 
 import collections
 import math
@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 import numpy as np
 
 from hcl_jax.runs import processes
@@ -17,7 +18,7 @@ _LAG = 2
 
 
 class NonFiniteError(RuntimeError):
-  """A loss or gradient was NaN or infinite."""
+  """Raised where a loss or gradient is NaN or infinite."""
 
 
 class Watch:
@@ -60,7 +61,7 @@ class Watch:
     if not bad:
       return
     path = self._workdir / f'not_finite_step_{step}.npz'
-    arrays = processes.gather_rows(_by_name(batch))
+    arrays = multihost_utils.process_allgather(_by_name(batch), tiled=True)
     if processes.is_first():
       np.savez_compressed(path, **arrays)
     last = self._last_checkpoint()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: steps, metrics, evaluation and checkpoints."""
+"""Trains: steps, metrics, evaluation and checkpoints."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _LOSS = 'loss/'
 
 
 class Interrupted(Exception):
-  """The run was asked to stop, has saved its state and can be resumed."""
+  """Raised where a run was asked to stop; it is saved and can be resumed."""
 
 
 class Progress(Protocol):
@@ -105,7 +105,7 @@ def open_run(
 ) -> Iterator['Run']:
   """Opens the directory of a run; arguments are those of :func:`train`."""
   with contextlib.ExitStack() as stack:
-    stack.enter_context(claim_workdir(workdir))
+    stack.enter_context(lock_workdir(workdir))
     workdir = open_workdir(workdir, experiment.config)
     checkpoints = stack.enter_context(
         open_checkpoints(workdir, experiment.config, experiment.score)
@@ -135,12 +135,12 @@ def open_run(
 
 
 @contextlib.contextmanager
-def claim_workdir(workdir: str | os.PathLike) -> Iterator[None]:
-  """Claims a directory in the first process, for all of them."""
+def lock_workdir(workdir: str | os.PathLike) -> Iterator[None]:
+  """Locks a directory in the first process, for all of them."""
   with contextlib.ExitStack() as stack:
-    with processes.together(f'claim {workdir}'):
+    with processes.together(f'lock {workdir}'):
       if processes.is_first():
-        stack.enter_context(workdir_lib.claim(workdir))
+        stack.enter_context(workdir_lib.lock(workdir))
     yield
 
 
@@ -357,6 +357,6 @@ class Run:
 
 
 def _agreed(scores: dict[str, float]) -> dict[str, float]:
-  """The scores of the first process, which decide what all keep as best."""
+  """Returns the scores of the first process; they decide what all keep."""
   values = processes.of_first(np.array(list(scores.values()), np.float64))
   return dict(zip(scores, values.tolist(), strict=True))

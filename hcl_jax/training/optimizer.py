@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers and learning rates by configuration, of optax's parts."""
+"""Makes optimizers and learning rates of optax's parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ import optax
 def learning_rate(
     config: ml_collections.ConfigDict, total_steps: int, steps_per_epoch: int
 ) -> optax.Schedule:
-  """Linear warm-up, then constant or cosine to ``final_learning_rate``.
+  """Makes a linear warm-up, then a constant rate or a cosine.
 
   Args:
     config: ``config.optimizer``.
@@ -42,7 +42,7 @@ def learning_rate(
 def create(
     config: ml_collections.ConfigDict, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-  """Clipping, then the optimizer named in the configuration.
+  """Makes the optimizer named in the configuration, behind clipping.
 
   Args:
     config: ``config.optimizer``.
@@ -121,5 +121,5 @@ def _everything(params):
 
 
 def _matrices(params):
-  """Neither biases nor the scales and shifts of normalisation."""
+  """Neither biases nor the scales and shifts of normalization."""
   return jax.tree.map(lambda x: x.ndim > 1, params)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of what a run makes of its data, as arrays to look at."""
+"""Holds a sample of what a run makes of its data, to look at."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ _CLIP_SCALE = 2.0
 
 
 class Negatives(NamedTuple):
-  """The negatives of anchors, in the numbers that the loss weighs them by.
+  """Holds negatives of anchors, in the numbers that the loss weighs them by.
 
   Attributes:
     pos_logits: similarity of each anchor to its positive, ``[a]``; None where
@@ -36,7 +36,7 @@ class Negatives(NamedTuple):
 
 
 class Sample(NamedTuple):
-  """Some of the data of a run, as its encoder sees them in evaluation mode.
+  """Holds some data of a run, as its encoder sees them in evaluation mode.
 
   Attributes:
     embeddings: of items and of further rows, the items first, ``[n, dim]``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The train state: all that a checkpoint must hold to go on bit for bit."""
+"""Holds the train state: all that a run needs to go on bit for bit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def create(
     seed: int,
     with_ema: bool = False,
 ) -> TrainState:
-  """The state before the first step.
+  """Creates the state before the first step.
 
   Args:
     task: the task.
@@ -99,7 +99,7 @@ def evaluated_params(state: TrainState) -> Any:
 
 
 def all_devices() -> list[jax.Device]:
-  """Those of all processes, process by process, as rows of a batch are."""
+  """Returns devices of all processes, in the order of the rows of a batch."""
   return [
       device
       for process in range(jax.process_count())
@@ -110,7 +110,7 @@ def all_devices() -> list[jax.Device]:
 def replicated(
     devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Sharding:
-  """One copy on each device (default: each local one), as the step returns."""
+  """Returns the sharding of a copy on each device, by default each local one."""
   devices = np.array(devices or jax.local_devices())
   mesh = jax.sharding.Mesh(devices, (task_lib.AXIS,))
   return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -130,7 +130,7 @@ def replicate(tree: Any, devices: Sequence[jax.Device]) -> Any:
 
 
 def local(tree: Any) -> Any:
-  """The copies on devices of this process, as arrays of their own.
+  """Returns the copies on devices of this process, as arrays of their own.
 
   Args:
     tree: of replicated arrays. They share memory with the result.

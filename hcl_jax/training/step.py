@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The train step, written per device and mapped over devices: the only pmap.
+"""Makes the train step, written per device and mapped: the only pmap.
 
 Under pmap the derivative of a device's own mean is already the transpose across
 devices, so ``pmean(grad(local_mean))`` is the gradient of the global loss.

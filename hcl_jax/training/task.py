@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the train step asks of a task."""
+"""Says what the train step asks of a task."""
 
 from typing import Any
 from typing import Protocol
@@ -13,10 +13,10 @@ Batch = Any
 
 
 class Task(Protocol):
-  """A model, its views and its loss, as pure functions of one device's rows.
+  """Joins a model, its views and its loss, as pure functions of rows.
 
-  ``embed`` treats rows alike (up to BatchNorm), so a batch may be embedded in
-  chunks; only ``loss`` lets rows meet, across devices too. ``state`` is a tree
+  All functions take the rows of one device. ``embed`` treats rows alike (up to
+  BatchNorm), so a batch may be embedded in chunks; only ``loss`` lets rows meet, across devices too. ``state`` is a tree
   of everything that is neither parameter nor optimizer: running statistics, a
   momentum encoder, a queue. It is the same on every device.
   """
@@ -90,7 +90,7 @@ class Task(Protocol):
 
 
 def row_keys(key: jax.Array, rows: jax.Array, num: int) -> jax.Array:
-  """Independent keys ``[b, num]`` for each row of the global batch."""
+  """Returns independent keys ``[b, num]`` for rows of the global batch."""
 
   def of_row(row):
     return jax.random.split(jax.random.fold_in(key, row), num)

@@ -49,7 +49,7 @@ def start(
   """Starts ``python -m hcl_jax.MODULE ARGUMENTS``.
 
   Args:
-    module: its name.
+    module: its name; ``benchmarks`` is the package beside hcl_jax.
     *arguments: its arguments.
     folder: where it runs.
     stdin: a file to read from, if any.
@@ -58,8 +58,10 @@ def start(
   Returns:
     The process.
   """
+  if module != 'benchmarks':
+    module = f'hcl_jax.{module}'
   return forks.start(
-      '-m', f'hcl_jax.{module}', *arguments, folder=folder, stdin=stdin,
+      '-m', module, *arguments, folder=folder, stdin=stdin,
       environment=environment(**changes),
   )  # fmt: skip
 

@@ -1,11 +1,11 @@
 'use strict';
-// The negatives of an anchor, weighed anew as beta moves. Numbers are those of
-// the library: q_beta is proportional to exp(beta s), and the loss is
-// log(1 + Ng / e^p) with Ng = N / (1 - tau) (E_q[e^s] - tau e^p), not below its
-// floor. Logits are shifted before they are tilted, as there.
+// Recomputes the weights of an anchor's negatives as beta moves. The numbers are
+// those of the library: q_beta is proportional to exp(beta s), and the loss is
+// log(1 + Ng / e^p) with Ng = N / (1 - tau) (E_q[e^s] - tau e^p), clamped at its
+// floor. As there, logits are shifted before they are multiplied by beta.
 
-const SHOWN = 12;
-const MOST_BARS = 256;
+const MAX_NEGATIVES = 12;
+const MAX_BARS = 256;
 
 function tilt(logits, beta) {
   const peak = Math.max(...logits);
@@ -106,9 +106,9 @@ function startPanel(root) {
   }
 
   // The slider is quadratic, because small betas matter most.
-  function beta() { return data.most_beta * (Number(at('beta').value) / 1000) ** 2; }
+  function beta() { return data.max_beta * (Number(at('beta').value) / 1000) ** 2; }
   function setBeta(value) {
-    at('beta').value = Math.round(1000 * Math.sqrt(Math.min(value / data.most_beta, 1)));
+    at('beta').value = Math.round(1000 * Math.sqrt(Math.min(value / data.max_beta, 1)));
   }
 
   function fact(name, value) { at(name).textContent = value; }
@@ -135,14 +135,14 @@ function startPanel(root) {
       fact('loss', result.loss.toFixed(4) + (result.clamped ? ' (at the floor)' : ''));
     }
     const most = weights[order[0]];
-    const bars = order.slice(0, MOST_BARS).map((j) => {
+    const bars = order.slice(0, MAX_BARS).map((j) => {
       const bar = document.createElement('i');
       bar.style.height = `${100 * weights[j] / most}%`;
       if (isSame(j)) bar.className = 'same';
       return bar;
     });
     at('bars').replaceChildren(...bars);
-    const tiles = order.slice(0, SHOWN).map((j) => tile(
+    const tiles = order.slice(0, MAX_NEGATIVES).map((j) => tile(
         'div', anchor.items[j], `${(100 * weights[j]).toFixed(2)} %`, isSame(j)));
     at('negatives').replaceChildren(...tiles);
   }
