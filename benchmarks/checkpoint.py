@@ -24,8 +24,8 @@ from hcl_jax import command as command_lib
 from hcl_jax.bench import harness
 from hcl_jax.bench import options
 from hcl_jax.bench import steps
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import config as image_config
+from hcl_jax.images import data as image_data
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import reporting
 from hcl_jax.training import loop
@@ -137,7 +137,7 @@ def released_steps(batch: int) -> float:
   """
   config = image_config.simclr()
   size = config.data.batch_size
-  per_epoch = image_batches.steps_per_epoch(_CIFAR10_IMAGES, size)
+  per_epoch = image_data.steps_per_epoch(_CIFAR10_IMAGES, size)
   return config.train.checkpoint_every_epochs * per_epoch * size / batch
 
 

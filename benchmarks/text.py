@@ -26,7 +26,6 @@ from hcl_jax.bench import output
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences
 from hcl_jax.runs import reporting
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 
 _BATCH = flags.DEFINE_integer('text_batch', 400, 'Sentences per batch.')
@@ -71,13 +70,16 @@ def read_sentences(
     corpus = sentence_data.load_sentences(
         dataset, data_dir=data_flags.DATA_DIR.value or None
     )
-    batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=batch)
+    batches = sentence_data.SentenceBatches(corpus, seed=0, batch_size=batch)
   except (ValueError, OSError) as error:
     raise command_lib.UsageError(error) from error
   rows = batches.batch(len(batches) // 2)
-  return {key: rows[key] for key in ('tokens', 'length')}, len(
-      corpus.vocabulary
-  )
+  columns = np.arange(len(rows.places))
+  place = corpus.starts[rows.index][:, None] + columns
+  length = np.minimum(corpus.lengths[rows.index], len(columns))
+  tokens = corpus.tokens[np.minimum(place, len(corpus.tokens) - 1)]
+  tokens = np.where(columns < length[:, None], tokens, 0)
+  return {'tokens': tokens, 'length': length}, len(corpus.vocabulary)
 
 
 def make_step(

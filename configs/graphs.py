@@ -29,27 +29,27 @@ takes 11 minutes of one core, and one on REDDIT-BINARY 10.
 """
 
 from hcl_jax.graphs import config as graph_config
-from hcl_jax.graphs import published
+from hcl_jax.graphs import tu_collections as tu
 
 
 def get_config(name='MUTAG'):
   config = graph_config.infograph()
   if name == 'all':
     config.sweep = {
-        'data': {'name': tuple(sorted(published.STATISTICS, key=_num_nodes))},
+        'data': {'name': tuple(sorted(tu.STATISTICS, key=_num_nodes))},
         'loss': {'variant': ('paper', 'released'), 'beta': (0, 1, 2, 10)},
         'seed': tuple(range(10)),
     }
     return config
-  if not published.full_name(name).startswith(f'{published.NAME}/'):
+  if not tu.full_name(name).startswith(f'{tu.NAME}/'):
     raise ValueError(
-        f'the argument must be one of {", ".join(published.STATISTICS)}, '
-        f'{published.NAME}/NAME or all; got {name!r}.'
+        f'the argument must be one of {", ".join(tu.STATISTICS)}, '
+        f'{tu.NAME}/NAME or all; got {name!r}.'
     )
   config.data.name = name
   return config
 
 
 def _num_nodes(name):
-  collection = published.STATISTICS[name]
+  collection = tu.STATISTICS[name]
   return collection.graphs * collection.nodes

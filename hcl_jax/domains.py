@@ -28,6 +28,11 @@ _OF_TASK = {
 }
 
 
+def rooms() -> tuple[str, ...]:
+  """Returns the names of the package's own rooms; the first is the default."""
+  return tuple(_ROOMS)
+
+
 def door(domain: str, name: str) -> types.ModuleType:
   """Returns a module of a room, such as its ``config``.
 

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds sentences that are near a given one, by trained encoders.
+"""Finds what is nearest to a given sentence, by the encoders of a run.
 
   python -m hcl_jax.nearest --workdir=DIR --sentence='He closed the door.'
   python -m hcl_jax.nearest --workdir=DIR --text=FILE < questions.txt
 
 Looks among the sentences that were trained on, or among the lines of a file.
-Without --sentence, each line of standard input is looked for.
+Without --sentence, looks for each line of standard input. The run must be of a
+domain that has a module ``nearest``.
 """
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import pathlib
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -19,7 +22,6 @@ from hcl_jax import domains
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.sentences import nearest
 from hcl_jax.storage import text_files
 from hcl_jax.training import loop
 
@@ -52,16 +54,23 @@ def main(arguments: list[str]) -> int:
   return 0
 
 
-def open_finder(workdir: pathlib.Path) -> nearest.Finder:
-  """Restores a run and embeds the sentences to look among."""
+def open_finder(workdir: pathlib.Path) -> Any:
+  """Returns the ``Finder`` of a run, restored.
+
+  Args:
+    workdir: directory of the run.
+
+  Returns:
+    What has embedded the texts to look among.
+
+  Raises:
+    ValueError: the run, its room or a flag is unsuitable.
+    OSError: something cannot be found or read.
+  """
   config = workdir_lib.load_config(workdir)
   domains.fill_defaults(config)
-  if config.task != 'quick_thoughts':
-    raise ValueError(
-        f"--workdir must be a run with config.task='quick_thoughts', got one "
-        f'with {config.task!r}.'
-    )
-  config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
+  nearest = _door(domains.domain_of(config))
+  nearest.configure(config)
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   texts = None
@@ -77,8 +86,11 @@ def open_finder(workdir: pathlib.Path) -> nearest.Finder:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
     state = loop.restore(experiment, checkpoints)
-  total = min(len(experiment.train if texts is None else texts), _MAX.value)
-  with progress_lib.Progress(total, label='embed', unit='sentences') as shown:
+  searched = experiment.data.train if texts is None else texts
+  total = min(len(searched), _MAX.value)
+  with progress_lib.Progress(
+      total, label='embed', unit=experiment.unit
+  ) as shown:
     return nearest.Finder(
         experiment,
         state,
@@ -88,8 +100,19 @@ def open_finder(workdir: pathlib.Path) -> nearest.Finder:
     )
 
 
+def _door(domain):
+  """Returns the module ``nearest`` of a room."""
+  try:
+    return domains.door(domain, 'nearest')
+  except ValueError:
+    raise ValueError(
+        "--workdir must be a run of a domain that has a module 'nearest'; got "
+        f'one of {domain!r}, which has none.'
+    ) from None
+
+
 def questions() -> Iterator[str]:
-  """The sentence of the flag, or the lines of standard input."""
+  """Yields the sentence of the flag, or the lines of standard input."""
   if _SENTENCE.value is not None:
     yield _SENTENCE.value
     return
@@ -98,9 +121,9 @@ def questions() -> Iterator[str]:
       yield line.strip()
 
 
-def report(sentence: str, found: list[nearest.Found]) -> str:
-  """A line for each sentence, under the one that was looked for."""
-  lines = [f'{x.cosine:7.4f}  {x.text}' for x in found]
+def report(sentence: str, found: Iterable[tuple[float, str]]) -> str:
+  """Returns a line for each text, under the one that was looked for."""
+  lines = [f'{cosine:7.4f}  {text}' for cosine, text in found]
   return '\n'.join([sentence, *lines])
 
 

@@ -341,7 +341,7 @@ class RunsTest(BadInputTest):
           ('unknown_task', 'config.task must be one of'),
           ('odd_group', 'config.data must be a group of fields, got 5'),
           ('odd_tuple', 'config.compare must be a tuple, got 5'),
-          ('no_checkpoint', "no checkpoint yet|task='quick_thoughts', got"),
+          ('no_checkpoint', "no checkpoint yet|'nearest'; got one of 'graphs'"),
       ),
   )
   def test_directories_that_hold_no_run(self, module, run):
@@ -424,6 +424,11 @@ class PrepareTest(BadInputTest):
       ('../x', '', 'dataset must be name'),
       ('MUTAG', '--text=blank.txt', '--text needs --dataset=sentences/NAME'),
       ('x', '--graphs=TOY', '--graphs needs --dataset=tu_graphs/NAME'),
+      ('x', '--cased', '--cased needs --dataset=sentences/NAME; got x, which'),
+      ('MUTAG', '--image_size=8', 'got MUTAG, which takes its .* by --graphs'),
+      ('x', '--domain=nowhere', "--domain must be one of 'images', .*nowhere"),
+      ('x', '--domain=tests', "a module 'prepare'; got 'tests'"),
+      ('x', '--domain=hcl_jax.training', "a module 'prepare'; got 'hcl_jax.t"),
       ('x', '--arrays=nothing', 'there is no folder nothing'),
       ('x', '--arrays=a_file', 'there is no folder a_file'),
       ('x', '--arrays=empty', 'empty must hold train_images.npy'),
@@ -452,5 +457,7 @@ class PrepareTest(BadInputTest):
       ('sentences/x', '--text=not.txt.gz', 'is damaged, or not a .gz file'),
   )
   def test_data(self, dataset, flag, message):
-    flags = ['--image_size=8', *filter(None, [flag])]
+    flags = list(filter(None, [flag]))
+    if flag.startswith('--images'):
+      flags.append('--image_size=8')
     self.check(message, 'prepare', f'--dataset={dataset}', *flags)

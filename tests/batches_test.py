@@ -8,7 +8,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import data as image_data
 from hcl_jax.storage import records
 
@@ -30,7 +29,7 @@ class _Streamed(image_data.Images):
 def _batches(images, first_step=0, num_steps=7, **kwargs):
   kwargs = {'seed': 5, 'batch_size': 12, **kwargs}
   return list(
-      image_batches.batches(
+      image_data.batches(
           images, first_step=first_step, num_steps=num_steps, **kwargs
       )
   )
@@ -56,7 +55,7 @@ class BatchesTest(parameterized.TestCase):
       np.testing.assert_array_equal(batch['label'], images.labels[index])
 
   def test_an_epoch_is_a_permutation_without_its_rest(self):
-    self.assertEqual(image_batches.steps_per_epoch(50, 12), 4)
+    self.assertEqual(image_data.steps_per_epoch(50, 12), 4)
     index = [batch['index'] for batch in _batches(_images(), num_steps=8)]
     first, second = np.concatenate(index[:4]), np.concatenate(index[4:])
     self.assertLen(set(first.tolist()), 48)
@@ -136,7 +135,7 @@ class BatchesTest(parameterized.TestCase):
         'seed': 0, 'batch_size': 12, 'first_step': 0, 'num_steps': 1, **kwargs
     }  # fmt: skip
     with self.assertRaisesRegex(ValueError, message):
-      image_batches.batches(_images(), **arguments)
+      image_data.batches(_images(), **arguments)
 
   def test_true_label_positives_need_labels(self):
     labels = np.where(np.arange(50) < 2, -1, 0)

@@ -17,11 +17,9 @@ import tensorflow_datasets as tfds
 import hcl_jax
 from hcl_jax import command
 from hcl_jax import prepare
-from hcl_jax.graphs import data as data_graphs
 from hcl_jax.graphs import data as graph_data
-from hcl_jax.graphs import published
-from hcl_jax.graphs import tu_graphs as builder_lib
-from hcl_jax.graphs import tu_text as text
+from hcl_jax.graphs import prepare as graph_prepare
+from hcl_jax.graphs import tu_collections
 from hcl_jax.models import graph_batch as graphs_lib
 from tests.support import tu
 
@@ -49,7 +47,7 @@ class TextTest(_Test):
     tu.write(self.folder)
     archive = tu.zip_folder(self.folder, self.root / 'any_name.zip')
     for path in (self.folder, self.root, archive):
-      graphs = text.read(path, 'TOY')
+      graphs = tu_collections.read(path, 'TOY')
       np.testing.assert_array_equal(graphs.graph_ids, [0, 0, 0, 1, 1, 1, 1])
       np.testing.assert_array_equal(
           graphs.senders, [1, 0, 2, 1, 4, 5, 3, 5, 3, 4]
@@ -62,17 +60,18 @@ class TextTest(_Test):
 
   def test_edges_listed_twice_and_loops_count_once(self):
     tu.write(self.folder)
-    expected = text.read(self.folder, 'TOY')
+    expected = tu_collections.read(self.folder, 'TOY')
     lines = (self.folder / 'TOY_A.txt').read_text()
     tu.write(self.folder, A='7,7\r\n' + 2 * lines)
-    for a, e in zip(text.read(self.folder, 'TOY'), expected, strict=True):
+    again = tu_collections.read(self.folder, 'TOY')
+    for a, e in zip(again, expected, strict=True):
       np.testing.assert_array_equal(a, e)
 
   @parameterized.parameters(
-      ({'A': '1, 2\n2, x\n'}, r"TOY_A.txt must hold whole numbers.*' x'"),
-      ({'A': '1 2\n2 1\n'}, 'TOY_A.txt must hold whole numbers'),
+      ({'A': '1, 2\n2, x\n'}, r"TOY_A.txt must hold integers.*' x'"),
+      ({'A': '1 2\n2 1\n'}, 'TOY_A.txt must hold integers'),
       ({'A': '1, 2, 3\n'}, 'TOY_A.txt must hold 2 numbers in a line, got 3'),
-      ({'A': '1, 2\n2\n'}, 'TOY_A.txt must hold whole numbers'),
+      ({'A': '1, 2\n2\n'}, 'TOY_A.txt must hold integers'),
       ({'A': '1, 2\n2, 8\n'}, 'line 2 of TOY_A.txt names node 8.* 1 to 7'),
       ({'A': '0, 1\n'}, 'line 1 of TOY_A.txt names node'),
       ({'A': '1, 2\n1, 5\n'}, 'line 2 of TOY_A.txt joins two graphs'),
@@ -83,9 +82,9 @@ class TextTest(_Test):
       ({'graph_indicator': '1\n2\n1\n2\n2\n2\n2\n'}, 'line 3 does not'),
       ({'graph_indicator': '2\n2\n2\n3\n3\n3\n3\n'}, 'line 1 does not'),
       ({'graph_labels': '1\n'}, 'graph_labels.txt has 1 lines, but.* 2 graphs'),
-      ({'graph_labels': '1.5\n2\n'}, 'graph_labels.txt must hold whole'),
+      ({'graph_labels': '1.5\n2\n'}, 'graph_labels.txt must hold int'),
       ({'node_labels': '1\n'}, 'node_labels.txt has 1 lines, but.* 7 nodes'),
-      ({'node_labels': '9' * 30}, 'node_labels.txt must hold whole numbers'),
+      ({'node_labels': '9' * 30}, 'node_labels.txt must hold integers'),
   )
   def test_what_is_wrong_is_said_and_nothing_is_written(self, files, message):
     tu.write(self.folder, **files)
@@ -125,11 +124,11 @@ class TextTest(_Test):
           zipfile.ZipExtFile, 'read', return_value=b''
       ) as read:
         with self.assertRaisesRegex(ValueError, 'HCL_JAX_MAX_FILE_GIB=NUMBER'):
-          text._unzip(archive, 'TOY/TOY_A.txt')
+          tu_collections._unzip(archive, 'TOY/TOY_A.txt')
       read.assert_not_called()
     self.assertFalse(self.data_dir.exists())
     with mock.patch.dict(os.environ, HCL_JAX_MAX_FILE_GIB='1'):
-      text.read(archive, 'TOY')
+      tu_collections.read(archive, 'TOY')
 
   def test_names_in_an_archive_lead_nowhere(self):
     tu.write(self.folder)
@@ -145,8 +144,8 @@ class TextTest(_Test):
       link.external_attr = 0o120777 << 16  # a link, to
       file.writestr(link, str(self.folder / 'TOY_node_labels.txt'))
     before = sorted(self.root.rglob('*'))
-    with self.assertRaisesRegex(ValueError, 'node_labels.txt must hold whole'):
-      text.read(archive, 'TOY')
+    with self.assertRaisesRegex(ValueError, 'node_labels.txt must hold int'):
+      tu_collections.read(archive, 'TOY')
     self.assertEqual(sorted(self.root.rglob('*')), before)
 
   def test_known_collections_must_have_their_statistics(self):
@@ -199,17 +198,17 @@ class LoadTest(_Test):
 
   def test_large_degrees_are_scaled(self):
     star = np.concatenate([np.zeros(1000, int), np.arange(1, 1001)])
-    features = data_graphs.node_features(np.zeros(0, int), star, 1002)
+    features = graph_data.node_features(np.zeros(0, int), star, 1002)
     degrees = np.array([1000.0] + [1.0] * 1000 + [0.0])
     deviation = np.sqrt(np.sum((degrees - degrees.mean()) ** 2) / 1001)
     expected = (degrees - degrees.mean()) / deviation
     np.testing.assert_allclose(features[:, 0], expected, rtol=1e-6)
-    smaller = data_graphs.node_features(np.zeros(0, int), star[1:], 1002)
+    smaller = graph_data.node_features(np.zeros(0, int), star[1:], 1002)
     self.assertEqual(smaller.shape, (1002, 1000))
 
   def test_labels_of_nodes_in_the_millions_are_refused(self):
     with self.assertRaisesRegex(ValueError, 'number them through'):
-      data_graphs.node_features(np.array([0, 10**6]), np.zeros(0, int), 2)
+      graph_data.node_features(np.array([0, 10**6]), np.zeros(0, int), 2)
 
   def test_what_is_not_there(self):
     with self.assertRaisesRegex(
@@ -279,12 +278,12 @@ class CommandTest(_Test):
   def test_a_damaged_download_is_not_kept(self):
     tu.write(self.folder, 'MUTAG')
     download = tu.zip_folder(self.folder, self.root / 'download')
-    builder = builder_lib.TuGraphs(collection='MUTAG', data_dir=self.data_dir)
+    builder = graph_prepare.TuGraphs(collection='MUTAG', data_dir=self.data_dir)
     manager = mock.Mock(**{'download.return_value': str(download)})
     with self.assertRaisesRegex(ValueError, 'is not MUTAG as published'):
       builder._split_generators(manager)
     self.assertFalse(download.exists())
-    manager.download.assert_called_once_with(published.URL.format('MUTAG'))
+    manager.download.assert_called_once_with(tu_collections.URL.format('MUTAG'))
 
 
 class BatchTest(parameterized.TestCase):
@@ -332,18 +331,18 @@ class BatchTest(parameterized.TestCase):
         num_edges=np.array([6, 4, 2]),
         labels=[0, 1, 0],
     )
-    for rounds, colours in (
+    for rounds, colors in (
         (0, [0, 0, 0, 0, 0, 0, 0, 0, 0]),
         (1, [0, 1, 1, 1, 2, 1, 1, 1, 1]),
         (2, [0, 1, 1, 1, 2, 3, 3, 4, 4]),
     ):
-      found = graphs.coloured(rounds).colours
+      found = graphs.colored(rounds).colors
       same = found[:, None] == found[None, :]
-      colours = np.array(colours)
+      colors = np.array(colors)
       np.testing.assert_array_equal(
-          same, colours[:, None] == colours[None, :], f'{rounds} rounds'
+          same, colors[:, None] == colors[None, :], f'{rounds} rounds'
       )
-    batch = graphs.coloured(1).batch(
+    batch = graphs.colored(1).batch(
         [1, 2, 0], graphs_lib.Padding(3, 6, 5, 3)
     )
     # Rows: the centre of the small star, a leaf, the centre of the large one.
@@ -356,7 +355,7 @@ class BatchTest(parameterized.TestCase):
 
   def test_shapes_are_few_and_not_much_too_large(self):
     counts = np.arange(16, 100_000)
-    rounded = np.array([data_graphs._round_up(count, 2, 4) for count in counts])
+    rounded = np.array([graph_data._round_up(count, 2, 4) for count in counts])
     self.assertTrue(np.all(rounded >= counts))
     self.assertLess(np.max(rounded / counts), 1.125)
     self.assertLess(len(np.unique(rounded)), 110)

@@ -15,10 +15,9 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow_datasets as tfds
 
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import data as image_data
-from hcl_jax.images import digit_scenes as builder
-from hcl_jax.images import scenes
+from hcl_jax.images import digit_scenes
+from hcl_jax.images import prepare as image_prepare
 from hcl_jax.storage import locations
 
 _TINY = 'digit_scenes/tiny'
@@ -47,7 +46,7 @@ class LoadTest(parameterized.TestCase):
     return image_data.load(_TINY, split, data_dir=self.data_dir, **kwargs)
 
   def test_another_process_may_be_first(self):
-    prepare = builder.DigitScenes.download_and_prepare
+    prepare = image_prepare.DigitScenes.download_and_prepare
 
     def prepare_too_late(scenes_builder):
       prepare(scenes_builder)
@@ -56,7 +55,7 @@ class LoadTest(parameterized.TestCase):
     with (
         tempfile.TemporaryDirectory() as data_dir,
         mock.patch.object(
-            builder.DigitScenes, 'download_and_prepare', prepare_too_late
+            image_prepare.DigitScenes, 'download_and_prepare', prepare_too_late
         ),
     ):
       self.assertLen(image_data.load(_TINY, 'test', data_dir=data_dir), 256)
@@ -75,7 +74,7 @@ class LoadTest(parameterized.TestCase):
 
   def test_images_and_labels_are_the_scenes(self):
     images = self._load()
-    expected, labels = scenes.draw('train', 0, 512)
+    expected, labels = digit_scenes.draw('train', 0, 512)
     np.testing.assert_array_equal(images.array, expected)
     np.testing.assert_array_equal(images.labels, labels)
     self.assertEqual(images.labels.dtype, np.int32)
@@ -99,8 +98,8 @@ class LoadTest(parameterized.TestCase):
         'seed': 0, 'batch_size': 100, 'first_step': 3, 'num_steps': 4
     }  # fmt: skip
     for a, b in zip(
-        image_batches.batches(images, **arguments),
-        image_batches.batches(streamed, **arguments),
+        image_data.batches(images, **arguments),
+        image_data.batches(streamed, **arguments),
         strict=True,
     ):
       np.testing.assert_array_equal(a['image'], b['image'])
@@ -235,7 +234,7 @@ class DamageTest(parameterized.TestCase):
   def test_damage_met_while_streaming(self):
     images = self._load('train', max_bytes_in_memory=1)
     _flip(self._file('train.array'))
-    batches = image_batches.batches(
+    batches = image_data.batches(
         images, seed=0, batch_size=128, first_step=0, num_steps=4
     )
     with self.assertRaisesRegex(OSError, r'train.array_record.* is damaged'):

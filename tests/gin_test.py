@@ -163,7 +163,7 @@ class SharedRowsTest(parameterized.TestCase):
     graphs = tu.random_graphs(num_features=2)
     module = gin.InfoGraph(width=8, num_layers=2)
     plain = graphs.batch(range(16))
-    shared = graphs.coloured(2).batch(range(16))
+    shared = graphs.colored(2).batch(range(16))
     num_rows = (shared.node_counts > 0).sum()
     self.assertLess(num_rows, 0.7 * plain.node_counts.sum())
     step = _make_step(module, _variables(module, plain), variant)

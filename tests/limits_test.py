@@ -11,8 +11,8 @@ import numpy as np
 
 from hcl_jax import domains
 from hcl_jax.graphs import config as graph_config
-from hcl_jax.graphs import published
 from hcl_jax.graphs import task as infograph
+from hcl_jax.graphs import tu_collections
 from hcl_jax.images import config as image_config
 from hcl_jax.images import task as image_tasks
 from hcl_jax.sentences import config as sentence_config
@@ -173,7 +173,7 @@ class PaperTest(parameterized.TestCase):
 
 class GraphsTest(parameterized.TestCase):
 
-  @parameterized.parameters(*published.STATISTICS, 'tu_graphs/NCI1')
+  @parameterized.parameters(*tu_collections.STATISTICS, 'tu_graphs/NCI1')
   def test_every_collection_is_sound(self, name):
     config = _get_config('graphs')(name)
     domains.check(config)

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from hcl_jax import domains
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import experiment as image_experiment
@@ -90,7 +89,7 @@ class LoopTest(looping.LoopTest):
     # Amid steps of one line of losses, twice, and where kNN is due.
     stops = iter((4, 5, 8))
     with mock.patch.object(
-        image_batches, 'batches', _batches_that_signal(stops)
+        image_data, 'batches', _batches_that_signal(stops)
     ):
       for _ in range(3):
         with self.assertRaisesRegex(loop.Interrupted, 'stopped after step'):
@@ -151,7 +150,7 @@ class LoopTest(looping.LoopTest):
       return honest(embeddings, state, batch, step) * bad
 
     object.__setattr__(task, 'loss', loss)
-    with mock.patch.object(image_batches, 'batches', poisoned):
+    with mock.patch.object(image_data, 'batches', poisoned):
       with self.assertRaisesRegex(
           finite.NonFiniteError,
           r'step 6 gave grad_norm=nan, loss=nan.*checkpoint: step 4',
@@ -204,7 +203,7 @@ class LoopTest(looping.LoopTest):
     self.assertTrue((workdir / 'standard' / 'metrics.jsonl').is_file())
 
 
-_plain_batches = image_batches.batches
+_plain_batches = image_data.batches
 
 
 def _batches_that_signal(stops):

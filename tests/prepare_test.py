@@ -4,6 +4,8 @@
 import pathlib
 import sys
 import tempfile
+import types
+from unittest import mock
 
 from absl import flags
 from absl.testing import flagsaver
@@ -158,9 +160,28 @@ class CommandTest(_Test):
     )
     self.assertEmpty(done.out)
 
+  def test_options_that_there_are_not(self):
+    with self.assertRaisesRegex(TypeError, "the option 'image', only.*images"):
+      prepare.prepare('x', data_dir=self.data_dir, image='x')
+
+  def test_a_package_that_is_no_room(self):
+    module = types.ModuleType('odd.prepare')
+    module.FLAGS = {}
+    packages = {'odd': types.ModuleType('odd'), 'odd.prepare': module}
+    with (
+        mock.patch.dict(sys.modules, packages),
+        self.assertRaisesRegex(ValueError, '--domain=odd: .* has no full_name'),
+    ):
+      prepare.prepare('x', data_dir=self.data_dir, domain='odd')
+
   @flagsaver.flagsaver
   def test_mistakes(self):
     for flag_values, argv, message in (
+        ({'dataset': 'mine', 'min_count': 2}, [],
+         '--min_count needs --dataset=sentences/NAME; got mine, which takes '
+         'its files by --images or --arrays.'),
+        ({'dataset': 'MUTAG', 'arrays': 'x', 'image_size': 8}, [],
+         '--arrays needs --dataset=NAME, .*; got MUTAG, .* by --graphs.'),
         ({}, [], '--dataset=NAME is needed'),
         ({'dataset': 'x'}, ['stray'], "unexpected argument 'stray'"),
         ({'dataset': 'X'}, [], 'lower case'),

@@ -8,9 +8,8 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax.models import gru
-from hcl_jax.models import packed_text as sentences
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import task as quick_thoughts
 from tests import reference
 from tests.support import corpus
@@ -26,12 +25,10 @@ def _task(beta=1.0, **knobs):
 def _batch(padding=0):
   """Sentences 3 to 11 of the toy, of two chapters, and rows of padding."""
   toy = corpus.sentences()
-  batch = sentence_batches.pad_sentences(
-      corpus.tokens(toy, range(3, 12)), max_length=9, lengths=(9,),
+  return sentence_data.pack_sentences(
+      corpus.tokens(toy, range(3, 12)),
+      max_length=9,
       num_rows=9 + padding,
-  )  # fmt: skip
-  return sentences.pack(
-      **batch,
       segment=np.pad(toy.segments[3:12], (0, padding)),
       index=np.pad(np.arange(9), (0, padding), constant_values=-1),
   )

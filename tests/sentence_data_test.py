@@ -23,9 +23,8 @@ from hcl_jax import command
 from hcl_jax import prepare
 from hcl_jax.models import vocabulary
 from hcl_jax.models import vocabulary as vocabulary_lib
-from hcl_jax.sentences import batches as sentence_batches
-from hcl_jax.sentences import corpora as builder_lib
 from hcl_jax.sentences import data as sentence_data
+from hcl_jax.sentences import prepare as sentence_prepare
 from hcl_jax.sentences import prose
 from hcl_jax.storage import text_files
 
@@ -135,7 +134,7 @@ class PrepareTest(_Test):
 
   def test_many_sentences_keep_their_order(self):
     rng = np.random.default_rng(0)
-    count = 2 * builder_lib._CHUNK + 5
+    count = 2 * sentence_prepare._CHUNK + 5
     lines = [f'w{n} of {rng.integers(50)}' for n in range(count)]
     self.file.write_text('\n'.join(lines))
     self.prepare(vocabulary_size=10**6)
@@ -317,7 +316,7 @@ class ProseTest(parameterized.TestCase):
     self.assertEqual(prose.split(' \n '), [])
 
   def test_examples(self):
-    for module in (prose, vocabulary, sentence_batches):
+    for module in (prose, vocabulary, sentence_data):
       result = doctest.testmod(module)
       self.assertEqual((result.failed, result.attempted > 0), (0, True))
 
@@ -364,29 +363,35 @@ def _corpus(sizes=(7, 1, 12, 5), seed=0, longest=12):
   )
 
 
+def _words(batch, row):
+  """The words of a sentence, by its two ends."""
+  lanes = batch.places.shape[1]
+  places = np.arange(batch.firsts[row], batch.lasts[row] + 1, lanes)
+  if batch.firsts[row] == batch.places.size:
+    return []
+  assert np.all(batch.rows.reshape(-1)[places] == row)
+  return batch.words[batch.places.reshape(-1)[places]].tolist()
+
+
 class BatchesTest(parameterized.TestCase):
 
   def check(self, corpus, batch, max_length, lengths):
     """Rows of a batch are those that its index says."""
     longest = 0
-    for row, index in enumerate(batch['index']):
+    for row, index in enumerate(batch.index):
       first, last = corpus.starts[index], corpus.starts[index + 1]
       tokens = corpus.tokens[first : min(last, first + max_length)]
-      self.assertEqual(batch['length'][row], len(tokens))
-      padded = np.zeros(batch['tokens'].shape[1], int)
-      padded[: len(tokens)] = tokens
-      np.testing.assert_array_equal(batch['tokens'][row], padded)
+      self.assertEqual(_words(batch, row), tokens.tolist())
       longest = max(longest, len(tokens))
-    width = min(length for length in lengths if length >= longest)
-    self.assertEqual(batch['tokens'].shape, (len(batch['index']), width))
-    self.assertEqual({array.dtype for array in batch.values()},
-                     {np.dtype(np.int32)})  # fmt: skip
+    places = min(length for length in lengths if length >= longest)
+    self.assertLen(batch.places, places)
+    self.assertEqual({array.dtype for array in batch}, {np.dtype(np.int32)})
 
   @parameterized.parameters('consecutive', 'blocks')
   def test_rows(self, order):
     corpus = _corpus()
     lengths = (3, 6, 8, 20)
-    batches = sentence_batches.SentenceBatches(
+    batches = sentence_data.SentenceBatches(
         corpus, seed=1, batch_size=3, order=order, block_size=4, max_length=9,
         lengths=lengths,
     )  # fmt: skip
@@ -394,21 +399,21 @@ class BatchesTest(parameterized.TestCase):
     self.assertLen(list(batches), 8)
     for batch in batches:
       self.check(corpus, batch, 9, lengths)
-    self.assertGreater(len({b['tokens'].shape for b in batches}), 1)
+    self.assertGreater(len({len(b.places) for b in batches}), 1)
 
   def test_consecutive(self):
     corpus = _corpus()
-    batches = sentence_batches.SentenceBatches(corpus, seed=0, batch_size=4)
+    batches = sentence_data.SentenceBatches(corpus, seed=0, batch_size=4)
     for step in (0, 5, 6, 17):
       rows = np.arange(4) + 4 * (step % 6)
-      np.testing.assert_array_equal(batches.batch(step)['index'], rows)
+      np.testing.assert_array_equal(batches.batch(step).index, rows)
       np.testing.assert_array_equal(
-          batches.batch(step)['segment'], corpus.segments[rows]
+          batches.batch(step).segment, corpus.segments[rows]
       )
 
   def test_blocks_are_parts_of_segments(self):
     sizes = (7, 1, 12, 5)
-    blocks = sentence_batches._blocks(_corpus(sizes).segments, 4)
+    blocks = sentence_data._blocks(_corpus(sizes).segments, 4)
     expected, number = [], 0
     for size in sizes:
       for part in np.array_split(np.zeros(size), -(-size // 4)):
@@ -426,14 +431,14 @@ class BatchesTest(parameterized.TestCase):
 
   def test_an_epoch_has_every_sentence_once_in_whole_blocks(self):
     corpus = _corpus()
-    batches = sentence_batches.SentenceBatches(
+    batches = sentence_data.SentenceBatches(
         corpus, seed=3, batch_size=5, order='blocks', block_size=3
     )
     orders = []
     for epoch in range(3):
       epoch_batches = [batches.batch(5 * epoch + i) for i in range(5)]
-      index = np.concatenate([b['index'] for b in epoch_batches])
-      segment = np.concatenate([b['segment'] for b in epoch_batches])
+      index = np.concatenate([b.index for b in epoch_batches])
+      segment = np.concatenate([b.segment for b in epoch_batches])
       np.testing.assert_array_equal(np.sort(index), np.arange(25))
       same = np.diff(segment) == 0
       np.testing.assert_array_equal(np.diff(index)[same], 1)
@@ -447,20 +452,20 @@ class BatchesTest(parameterized.TestCase):
 
   def test_a_batch_depends_on_seed_and_step_alone(self):
     knobs = {'batch_size': 4, 'order': 'blocks', 'block_size': 3}
-    make = lambda seed: sentence_batches.SentenceBatches(  # noqa: E731
+    make = lambda seed: sentence_data.SentenceBatches(  # noqa: E731
         _corpus(), seed=seed, **knobs
     )
     one, other = make(1), make(1)
     forward = [one.batch(step) for step in range(20)]
     for step in reversed(range(20)):
-      for name, array in other.batch(step).items():
-        np.testing.assert_array_equal(array, forward[step][name])
-    index = [make(seed).batch(0)['index'].tolist() for seed in range(4)]
+      for a, b in zip(other.batch(step), forward[step], strict=True):
+        np.testing.assert_array_equal(a, b)
+    index = [make(seed).batch(0).index.tolist() for seed in range(4)]
     self.assertGreater(len(set(map(tuple, index))), 1)
 
   def test_numbers_of_batches(self):
-    batches = sentence_batches.SentenceBatches(_corpus(), seed=0, batch_size=4)
-    np.testing.assert_array_equal(batches[-1]['index'], batches[5]['index'])
+    batches = sentence_data.SentenceBatches(_corpus(), seed=0, batch_size=4)
+    np.testing.assert_array_equal(batches[-1].index, batches[5].index)
     with self.assertRaises(IndexError):
       batches[6]
     with self.assertRaisesRegex(ValueError, 'step must be 0 or more'):
@@ -481,23 +486,20 @@ class BatchesTest(parameterized.TestCase):
   def test_mistakes(self, knobs, message):
     good = {'seed': 0, 'batch_size': 4}
     with self.assertRaisesRegex(ValueError, message):
-      sentence_batches.SentenceBatches(_corpus(), **good | knobs)
+      sentence_data.SentenceBatches(_corpus(), **good | knobs)
 
-  def test_pads_sentences(self):
+  def test_packs_given_sentences(self):
     rows = [[5, 6], [], [1, 2, 3, 4, 5, 6, 7]]
-    batch = sentence_batches.pad_sentences(
-        [np.array(row, np.int64) for row in rows],
-        max_length=4, lengths=(2, 5, 9), num_rows=5,
-    )  # fmt: skip
-    np.testing.assert_array_equal(
-        batch['tokens'],
-        [[5, 6, 0, 0, 0], [0] * 5, [1, 2, 3, 4, 0], [0] * 5, [0] * 5],
+    batch = sentence_data.pack_sentences(
+        [np.array(row, np.int64) for row in rows], max_length=4, num_rows=5
     )
-    np.testing.assert_array_equal(batch['length'], [2, 1, 4, 0, 0])
-    self.assertEqual({a.dtype for a in batch.values()}, {np.dtype(np.int32)})
+    found = [_words(batch, row) for row in range(5)]
+    self.assertEqual(found, [[5, 6], [0], [1, 2, 3, 4], [], []])
+    self.assertLen(batch.places, 4)
+    self.assertEqual({array.dtype for array in batch}, {np.dtype(np.int32)})
     for sentences, num_rows in (([], None), ([[1], [2]], 1)):
       with self.assertRaisesRegex(ValueError, 'sentences must be one or more'):
-        sentence_batches.pad_sentences(sentences, num_rows=num_rows)
+        sentence_data.pack_sentences(sentences, num_rows=num_rows)
 
 
 class SentencesTest(parameterized.TestCase):

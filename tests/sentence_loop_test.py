@@ -19,8 +19,8 @@ from hcl_jax import train
 from hcl_jax.models import packed_text as sentences
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import scores as scores_lib
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import config as sentence_config
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
 from hcl_jax.sentences import nearest
 from hcl_jax.sentences import scored_tasks
@@ -199,11 +199,11 @@ class SentenceReaderTest(SentenceTest):
     state = state.replace(params=jax.tree.map(lambda x: 9 * x, state.params))
     scores = experiment.evaluate(state, ['retrieval'])
     hits = []
-    batches = sentence_batches.SentenceBatches(
+    batches = sentence_data.SentenceBatches(
         experiment.data.validation, seed=0, batch_size=24
     )
     for number in range(2):
-      batch = sentences.pack(**batches.batch(number))
+      batch = batches.batch(number)
       (left, right), _ = experiment.task.embed(
           state.params, {}, batch, None, None
       )

@@ -90,6 +90,27 @@ class PackTest(parameterized.TestCase):
     np.testing.assert_array_equal(plain.segment, [0, 0, 0])
     np.testing.assert_array_equal(plain.index, [0, 1, 2])
 
+  @parameterized.parameters(([3, 1, 4, 0, 6],), ([0],), ([2] * 30,))
+  def test_sentences_without_padding_are_packed_alike(self, lengths):
+    tokens, length = _sentences(lengths, 6)
+    flat = np.concatenate([
+        row[:n] for row, n in zip(tokens, length, strict=True)
+    ])
+    rows = np.arange(len(length))
+    for a, b in zip(
+        sentences.pack(tokens, length, rows // 2, rows + 7, min_packed_rows=3),
+        sentences.pack_flat(
+            flat, length, rows // 2, rows + 7, places=6, min_packed_rows=3
+        ),
+        strict=True,
+    ):
+      np.testing.assert_array_equal(a, b)
+    with self.assertRaisesRegex(ValueError, r'tokens must have shape \(\d+,\)'):
+      sentences.pack_flat(np.append(flat, 1), length, places=6)
+    if max(lengths):
+      with self.assertRaisesRegex(ValueError, 'length must be 0 to 1'):
+        sentences.pack_flat(flat, length, places=1)
+
   def test_what_does_not_fit_is_refused(self):
     tokens, length = _sentences([2, 3], 4)
     for arguments, message in (

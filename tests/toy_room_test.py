@@ -71,6 +71,28 @@ class ToyRoomTest(commands.CommandsTest):
     self.assertEqual(done.status, 0, done.err)
     self.assertTrue((workdir / 'analysis' / 'report.html').is_file())
 
+  def test_prepare(self):
+    room = '--domain=tests.support.toy'
+    done = self.run_here('prepare', room, '--dataset=circle', '--num_points=7')
+    self.assertEqual(done.status, 0, done.err)
+    self.assertIn('circle/1.0.0 (7 points): see', done.out)
+    (self.root / 'angles.txt').write_text('0 1 2')
+    file = '--dataset=file', '--text=angles.txt'  # as sentences have it too
+    for words in ('file/1.0.0 (3 points): see', 'is prepared already, from'):
+      done = self.run_here('prepare', room, *file)
+      self.assertEqual(done.status, 0, done.err)
+      self.assertIn(words, done.out)
+    done = self.run_here('prepare', room, '--dataset=other', '--graphs=x')
+    self.check_refused(done, 'got other, which takes its files by --text')
+    done = self.run_here('prepare', '--dataset=other', '--num_points=7')
+    self.check_refused(done, "Unknown command line flag 'num_points'")
+
+  def test_help_on_preparing(self):
+    done = self.run_here('prepare', '--domain', 'tests.support.toy', '--help')
+    for words in ('Prepares images: of the tfds', '--image_size: Height and',
+                  'Points, on a circle', '--num_points: Points'):  # fmt: skip
+      self.assertIn(words, done.out)
+
   def test_a_value_that_cannot_work(self):
     done = self.run_here(
         'train', f'--config={_CONFIG}', f'--workdir={self.root / "bad"}',

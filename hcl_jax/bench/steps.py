@@ -13,7 +13,6 @@ import optax
 
 from hcl_jax import command as command_lib
 from hcl_jax.bench import options
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import task as image_tasks
@@ -61,7 +60,7 @@ def prepare(network: str, batch: int) -> Setting:
       optimizer_lib.create(
           config.optimizer, lambda _: config.optimizer.learning_rate
       ),
-      image_batches.batches(
+      image_data.batches(
           random_images(),
           seed=0,
           batch_size=batch,

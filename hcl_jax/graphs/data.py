@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of a prepared data set, in memory, packed into padded batches."""
+"""Loads graphs of a prepared data set, and packs them into padded batches."""
 
 import collections
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ import pathlib
 
 import numpy as np
 
-from hcl_jax.graphs import published
 from hcl_jax.graphs import refinement
+from hcl_jax.graphs import tu_collections
 from hcl_jax.models import graph_batch as graphs_lib
 from hcl_jax.storage import locations
 from hcl_jax.storage import records
@@ -38,8 +38,8 @@ class Graphs:
     receivers: where it ends; ascending within a graph.
     edge_starts: as node_starts, of edges.
     labels: int32 ``[num_graphs]``.
-    colours: nodes with one colour share a row of a batch, int64
-      ``[num_nodes]``; all differ unless :meth:`coloured` says otherwise.
+    colors: nodes with one color share a row of a batch, int64
+      ``[num_nodes]``; all differ unless :meth:`colored` says otherwise.
   """
 
   def __init__(
@@ -60,7 +60,7 @@ class Graphs:
     self.edge_starts = _starts(num_edges)
     self.labels = np.asarray(labels, np.int32)
     self._check()
-    self.colours = np.arange(len(self.nodes))
+    self.colors = np.arange(len(self.nodes))
     first_nodes = np.repeat(self.node_starts[:-1], np.diff(self.edge_starts))
     # As senders and receivers, counted over all graphs.
     self._from = self.senders + first_nodes
@@ -78,24 +78,24 @@ class Graphs:
   def num_features(self) -> int:
     return self.nodes.shape[1]
 
-  def coloured(self, num_layers: int) -> 'Graphs':
-    """The same graphs, with one colour for nodes that are embedded alike.
+  def colored(self, num_layers: int) -> 'Graphs':
+    """Returns the graphs with one color for nodes that are embedded alike.
 
     Args:
-      num_layers: of the network, which takes one sum over neighbours for each.
+      num_layers: of the network, which takes one sum over neighbors for each.
 
     Returns:
-      Graphs whose batches have a row for each colour.
+      Graphs whose batches have a row for each color.
     """
-    colours = refinement.colours_of_features(self.nodes)
+    colors = refinement.colors_of_features(self.nodes)
     for _ in range(num_layers):
-      colours = refinement.refine(colours, self._from, self._to)
+      colors = refinement.refine(colors, self._from, self._to)
     graphs = copy.copy(self)
-    graphs.colours = colours
+    graphs.colors = colors
     return graphs
 
   def padding(self, rows: Sequence[int] | np.ndarray) -> graphs_lib.Padding:
-    """A shape that holds these graphs, one of few.
+    """Returns a shape that holds these graphs, one of few.
 
     Counts are rounded up to four binary digits, so by less than an eighth, or
     to a multiple of 64 nodes, edges and members and 8 graphs.
@@ -129,11 +129,11 @@ class Graphs:
     return _padded(batch, shape)
 
   def _pack(self, rows):
-    """A batch without padding."""
+    """Returns a batch without padding."""
     rows = self._read_rows(rows)
     nodes, num_nodes = _ranges(self.node_starts, rows)
     graph_ids = np.repeat(np.arange(len(rows)), num_nodes)
-    first, of_node = _first_of_each(self.colours[nodes])
+    first, of_node = _first_of_each(self.colors[nodes])
     edges, num_edges = _ranges(self._in_starts, nodes[first])
     row_of = np.zeros(len(self.nodes), np.int64)
     row_of[nodes] = of_node
@@ -158,7 +158,7 @@ class Graphs:
     whole = rows.ndim == 1 and rows.size and rows.dtype.kind in 'iu'
     if not whole or rows.min() < 0 or rows.max() >= len(self):
       raise ValueError(
-          f'rows must be one or more whole numbers in [0, {len(self)}), got '
+          f'rows must be one or more integers in [0, {len(self)}), got '
           f'{rows}.'
       )
     return rows
@@ -194,7 +194,7 @@ class Graphs:
 
 
 class GraphBatches(Sequence):
-  """The batches of an epoch, which every epoch repeats, as released.
+  """Batches of an epoch, which every epoch repeats, as released.
 
   The graphs are shuffled once; the last batch has what is left. There are few
   shapes, so a step is compiled few times.
@@ -238,7 +238,7 @@ class GraphBatches(Sequence):
 def common_paddings(
     graphs: Graphs, *, seeds: Iterable[int], batch_size: int
 ) -> dict[int, list[graphs_lib.Padding]]:
-  """Shapes that hold the batches of an epoch in any of several orders.
+  """Returns shapes that hold the batches of an epoch in several orders.
 
   They hold the orders of the seeds 0 to 9 too, so that repeats of a run mostly
   have the same shapes, and with them the same rounding, alone or together.
@@ -295,7 +295,7 @@ def load_graphs(
     ValueError: it is not one of graphs.
   """
   found = locations.require(
-      published.full_name(name), locations.data_dir(data_dir)
+      tu_collections.full_name(name), locations.data_dir(data_dir)
   )
   return _assemble(_read(found))
 
@@ -303,7 +303,7 @@ def load_graphs(
 def node_features(
     node_labels: np.ndarray, receivers: np.ndarray, num_nodes: int
 ) -> np.ndarray:
-  """Features as :func:`load_graphs` says.
+  """Returns features as :func:`load_graphs` says.
 
   Args:
     node_labels: ``[num_nodes]``, from 0; empty for none.
@@ -328,7 +328,7 @@ def node_features(
 
 
 def _order(graphs, seed, batch_size):
-  """Numbers of the graphs of each batch of an epoch."""
+  """Returns the numbers of the graphs of each batch of an epoch."""
   if batch_size < 1:
     raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
   order = np.random.default_rng(seed).permutation(len(graphs))
@@ -380,16 +380,16 @@ def _starts(counts):
 
 
 def _ranges(starts, rows):
-  """All indices from starts[i] to starts[i + 1] for i in rows; their counts."""
+  """Returns indices from starts[i] to starts[i + 1] for i in rows; counts."""
   counts = starts[rows + 1] - starts[rows]
   shifts = np.repeat(starts[rows] - (np.cumsum(counts) - counts), counts)
   return np.arange(len(shifts)) + shifts, counts
 
 
-def _first_of_each(colours):
-  """Where each colour comes first, ascending; the number of each colour."""
+def _first_of_each(colors):
+  """Returns where each color comes first, ascending; the number of each."""
   _, first, number = np.unique(
-      colours, return_index=True, return_inverse=True
+      colors, return_index=True, return_inverse=True
   )
   order = np.argsort(first)
   rank = np.empty_like(order)
@@ -414,14 +414,14 @@ def _rounded(shape, digits=4):
 
 
 def _shapes(needed, number):
-  """So many shapes, smallest first, for equal shares of what is needed."""
+  """Returns shapes, smallest first, for equal shares of what is needed."""
   shares = np.array_split(sorted(needed), number)
   largest = [share.max(axis=0) for share in shares if len(share)]
   return [_rounded(x, 6) for x in np.maximum.accumulate(largest).tolist()]
 
 
 def _num_rows(needed, shapes):
-  """Rows of nodes that are computed, padding included."""
+  """Counts rows of nodes that are computed, padding included."""
   return sum(_first_that_fits(shape, shapes).nodes for shape in needed)
 
 
@@ -452,7 +452,7 @@ def _padded(batch, padding):
 
 
 def _round_up(count, least, digits):
-  """To a whole multiple of ``least`` that has so many binary digits."""
+  """Rounds to a whole multiple of ``least`` with so many binary digits."""
   unit = max(1 << max(int(count).bit_length() - digits, 0), least)
   return max(-(-int(count) // unit), 1) * unit
 

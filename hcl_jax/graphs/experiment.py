@@ -79,7 +79,7 @@ def from_graphs(
   """
   graph_config.check(config)
   graph_config.check_graphs(config, graphs.labels)
-  return _assemble(config, graphs.coloured(config.model.num_layers))
+  return _assemble(config, graphs.colored(config.model.num_layers))
 
 
 def _assemble(config, graphs, features=None):

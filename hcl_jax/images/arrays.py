@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tfds builder for images that are numpy arrays already.
+"""Builds a tfds data set of images that are numpy arrays already.
 
 The folder holds, for every split, ``SPLIT_images.npy`` (uint8
-``[n, height, width, 3]``, or without the last axis for grey ones) and
-``SPLIT_labels.npy`` (integers ``[n]``; absent for unlabelled images), and
+``[n, height, width, 3]``, or without the last axis for gray ones) and
+``SPLIT_labels.npy`` (integers ``[n]``; absent for unlabeled images), and
 perhaps ``classes.txt``, whose line i is the name of class i.
 """
 
@@ -78,7 +78,7 @@ class Arrays(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 def read_splits(
     folder: pathlib.Path,
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Images and labels of every split of a folder, checked."""
+  """Returns images and labels of every split of a folder, checked."""
   if not folder.is_dir():
     raise FileNotFoundError(f'there is no folder {folder}.')
   splits = {

@@ -9,7 +9,6 @@ import jax
 import ml_collections
 import numpy as np
 
-from hcl_jax.images import batches as image_batches
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import evaluate
@@ -77,7 +76,7 @@ def from_images(
   Returns:
     The experiment.
   """
-  per_epoch = image_batches.steps_per_epoch(
+  per_epoch = image_data.steps_per_epoch(
       len(data.train), config.data.batch_size
   )
   total = config_lib.total_steps(config, per_epoch)
@@ -109,7 +108,7 @@ def from_images(
 
 def _batches(config, images, first_step, num_steps):
   """Yields this process's rows of batches."""
-  return image_batches.batches(
+  return image_data.batches(
       images,
       seed=config.seed,
       batch_size=config.data.batch_size,

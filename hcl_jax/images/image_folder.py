@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tfds builder of image folders."""
+"""Builds a tfds data set of a folder of images."""
 
 from collections.abc import Mapping
 import os
@@ -18,7 +18,7 @@ _NUM_NAMED = 20
 
 
 class UnreadableImagesError(ValueError):
-  """Files that look like images and cannot be read."""
+  """Raised for files that look like images and cannot be read."""
 
 
 class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -51,6 +51,12 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     self._skip_unreadable = skip_unreadable
     self.unreadable: list[str] = []
     super().__init__(config=config, **kwargs)
+
+  def download_and_prepare(self, **kwargs):
+    """Writes the data set, and prints which files were left out."""
+    super().download_and_prepare(**kwargs)
+    if self.unreadable:
+      print('Left out ' + _name_files(self.unreadable) + '.')
 
   def _info(self):
     shape = self._image_size, self._image_size, 3
@@ -92,7 +98,7 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         example['label'] = classes.get(file.class_name, -1)
       yield file.key, example
     if self.unreadable and not (self._skip_unreadable and readable):
-      raise UnreadableImagesError(name_files(self.unreadable))
+      raise UnreadableImagesError(_name_files(self.unreadable))
 
   def _read(self, file):
     try:
@@ -103,15 +109,15 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       return None
 
 
-def name_files(files: list[str]) -> str:
-  """One line that counts files and names the first of them."""
+def _name_files(files: list[str]) -> str:
+  """Returns one line that counts files and names the first of them."""
   named = '; '.join(sorted(files)[:_NUM_NAMED])
   more = ' and others' if len(files) > _NUM_NAMED else ''
   return f'{len(files)} unreadable image files: {named}{more}'
 
 
 def read_square(path: pathlib.Path, size: int) -> Image.Image:
-  """The middle square of an image file, size x size, RGB, upright.
+  """Returns the middle square of an image file, size x size, RGB, upright.
 
   The shorter side is scaled to ``size`` (bicubic, antialiased) and the longer
   one cropped to it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a folder are images, of which split and of which class.
+"""Finds the images of a folder, their splits and their classes.
 
 Three layouts::
 
@@ -7,7 +7,7 @@ Three layouts::
   folder/split/[class/...]/file      split is train, test, val or validation
   tiny-imagenet-200                  val/val_annotations.txt has the classes
 
-Without class folders the images are unlabelled. Folders inside a class folder
+Without class folders the images are unlabeled. Folders inside a class folder
 belong to the class. Hidden files are passed over.
 """
 
@@ -31,7 +31,7 @@ _ANNOTATIONS = 'val_annotations.txt'
 
 
 class File(NamedTuple):
-  """An image file; key is its name below the folder."""
+  """Image file; key is its name below the folder."""
 
   path: pathlib.Path
   key: str
@@ -39,11 +39,11 @@ class File(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """What a folder holds.
+  """Contents of a folder.
 
   Attributes:
     splits: the image files of every split, in the order of their names.
-    class_names: in order; empty for unlabelled images.
+    class_names: in order; empty for unlabeled images.
     ignored: files that are no images.
   """
 
@@ -53,10 +53,10 @@ class Layout(NamedTuple):
 
 
 def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
-  """Looks through a folder.
+  """Finds the images of a folder.
 
   Args:
-    folder: what to look through.
+    folder: the folder.
     test_fraction: share of the images for the test split, where the folder
       has no split folders.
 
@@ -87,7 +87,7 @@ def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
 
 
 def _split_folders(folder):
-  """Folders of the splits, by name of the split; empty if there are none."""
+  """Returns the folders of splits by name, empty if there are none."""
   folders = _visible(folder, pathlib.Path.is_dir)
   splits = [path for path in folders if path.name.lower() in _SPLITS]
   others = [path for path in folders if path not in splits]
@@ -105,7 +105,7 @@ def _split_folders(folder):
 
 
 def _scan_split(root, folder, ignored):
-  """The image files below root, labelled by its folders."""
+  """Returns the image files below root, labeled by its folders."""
   annotations = root / _ANNOTATIONS
   if annotations.is_file():
     classes = _read_annotations(annotations)
@@ -127,7 +127,7 @@ def _scan_split(root, folder, ignored):
 
 
 def _is_one_folder_of_images(root):
-  # The unlabelled test images of tiny-imagenet-200 lie in test/images.
+  # The unlabeled test images of tiny-imagenet-200 lie in test/images.
   folders = _visible(root, pathlib.Path.is_dir)
   return [path.name for path in folders] == ['images'] and not _visible(
       folders[0], pathlib.Path.is_dir
@@ -135,14 +135,14 @@ def _is_one_folder_of_images(root):
 
 
 def _class_below(root, path):
-  """Name of the folder below root that holds path; None for root itself."""
+  """Returns the folder below root that holds path; None for root itself."""
   parts = path.relative_to(root).parts
   return _normal(parts[0]) if len(parts) > 1 else None
 
 
 def _files(root, folder, ignored, class_of):
   files = []
-  for path in _walk(root):
+  for path in _visible_files(root):
     if _is_image(path):
       key = _normal(path.relative_to(folder).as_posix())
       files.append(File(path, key, class_of(path)))
@@ -152,7 +152,7 @@ def _files(root, folder, ignored, class_of):
 
 
 def _unique(files):
-  """Keys that differ only in their Unicode form are told apart."""
+  """Numbers keys that differ only in their Unicode form."""
   seen = collections.Counter()
   unique = []
   for file in files:
@@ -163,12 +163,12 @@ def _unique(files):
   return unique
 
 
-def _walk(root):
-  """Visible files below root."""
+def _visible_files(root):
+  """Yields visible files below root."""
   for path in _visible(root, pathlib.Path.is_file):
     yield path
   for path in _visible(root, pathlib.Path.is_dir):
-    yield from _walk(path)
+    yield from _visible_files(path)
 
 
 def _visible(folder, is_kind):
@@ -180,7 +180,7 @@ def _visible(folder, is_kind):
 
 
 def _is_image(path):
-  """By its ending, or else by its first bytes."""
+  """Returns whether the ending, or else the first bytes, are an image's."""
   if path.suffix.lower() in Image.registered_extensions():
     return True
   try:
@@ -191,7 +191,7 @@ def _is_image(path):
 
 
 def _read_annotations(path):
-  """Class of every file name, from lines of file, class and more by tabs."""
+  """Returns the class of every file, from lines of file, tab, class."""
   classes = {}
   for number, line in enumerate(text_files.read_lines(path), 1):
     if not line:
@@ -207,7 +207,7 @@ def _read_annotations(path):
 
 
 def _divide(files, test_fraction):
-  """Train and test by a hash of the name, whatever else the folder holds."""
+  """Splits files by a hash of the name, whatever else the folder holds."""
   splits = {'train': [], 'test': []}
   for file in files:
     digest = hashlib.sha256(file.key.encode()).digest()

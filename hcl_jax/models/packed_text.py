@@ -48,10 +48,7 @@ def pack(
     min_packed_rows: int = 1,
     min_words: int = 1,
 ) -> SentenceBatch:
-  """Packs sentences into rows.
-
-  U and R are rounded up to one of four sizes per power of two, so that the
-  batches of a run have few shapes. Set both minimums to have one shape.
+  """Packs padded sentences into rows, as :func:`pack_flat` does.
 
   Args:
     tokens: words of each sentence, integers ``[B, T]``, with T the length of
@@ -71,14 +68,64 @@ def pack(
   """
   tokens, length = np.asarray(tokens), np.asarray(length)
   _check(tokens, length)
-  count, places = tokens.shape
+  places = tokens.shape[1]
+  return pack_flat(
+      tokens[np.arange(places) < length[:, None]],
+      length,
+      segment,
+      index,
+      places=places,
+      min_packed_rows=min_packed_rows,
+      min_words=min_words,
+  )
+
+
+def pack_flat(
+    tokens: np.ndarray,
+    length: np.ndarray,
+    segment: np.ndarray | None = None,
+    index: np.ndarray | None = None,
+    *,
+    places: int,
+    min_packed_rows: int = 1,
+    min_words: int = 1,
+) -> SentenceBatch:
+  """Packs sentences that follow each other without padding into rows.
+
+  U and R are rounded up to one of four sizes per power of two, so that the
+  batches of a run have few shapes. Set both minimums to have one shape.
+
+  Args:
+    tokens: words of all sentences, integers ``[N]``.
+    length: number of words of each sentence, integers ``[B]``, 0 to
+      ``places``, with the sum N.
+    segment: see :class:`SentenceBatch`; None: 0 for all.
+    index: see :class:`SentenceBatch`; None: 0, 1, 2, ...
+    places: length of the packed rows, T.
+    min_packed_rows: minimum of R.
+    min_words: minimum of U.
+
+  Returns:
+    The batch, of numpy arrays.
+
+  Raises:
+    ValueError: shapes do not match, or lengths are out of range.
+  """
+  tokens, length = np.asarray(tokens), np.asarray(length)
+  _check_length(length, places)
+  if tokens.shape != (length.sum(),):
+    raise ValueError(
+        f'tokens must have shape ({length.sum()},), the sum of length; got '
+        f'{tokens.shape}.'
+    )
+  count = len(length)
   packed_row, start, used = _first_fit(length, places)
   num_packed_rows = max(_rounded(used), min_packed_rows)
-  real = np.arange(places) < length[:, None]
-  sentence, offset = np.nonzero(real)
-  where = start[sentence] + offset, packed_row[sentence]
+  sentence = np.repeat(np.arange(count), length)
+  begin = start - (np.cumsum(length) - length)
+  where = np.arange(len(tokens)) + begin[sentence], packed_row[sentence]
 
-  words, which = np.unique(tokens[real], return_inverse=True)
+  words, which = np.unique(tokens, return_inverse=True)
   num_words = max(_rounded(len(words)), min_words)
   padded_words = np.zeros(num_words, np.int32)
   padded_words[: len(words)] = words
@@ -111,20 +158,26 @@ def _check(tokens, length):
         f'length must have shape {tokens.shape[:1]}, one per sentence; '
         f'got {length.shape}.'
     )
-  if np.any((length < 0) | (length > tokens.shape[1])):
+  _check_length(length, tokens.shape[1])
+
+
+def _check_length(length, places):
+  if np.any((length < 0) | (length > places)):
     raise ValueError(
-        f'length must be 0 to {tokens.shape[1]}, the columns of tokens; '
-        f'got {length.min()} to {length.max()}.'
+        f'length must be 0 to {places}, the places of a packed row; got '
+        f'{length.min()} to {length.max()}.'
     )
 
 
 def _first_fit(length, places):
   """Places longest sentences first, each in the row that it fills best."""
-  packed_row, start = np.zeros((2, len(length)), np.int64)
+  # Lists and ints, because numpy's scalars are slow.
+  lengths, places = length.tolist(), int(places)
+  packed_row, start = [0] * len(lengths), [0] * len(lengths)
   with_space = [[] for _ in range(places + 1)]
   used = 0
   for sentence in np.argsort(-length, kind='stable').tolist():
-    need = int(length[sentence])
+    need = lengths[sentence]
     if not need:
       break
     space = need
@@ -136,7 +189,7 @@ def _first_fit(length, places):
       chosen, used = used, used + 1
     packed_row[sentence], start[sentence] = chosen, places - space
     with_space[space - need].append(chosen)
-  return packed_row, start, used
+  return np.array(packed_row, np.int64), np.array(start, np.int64), used
 
 
 def _rounded(size: int) -> int:

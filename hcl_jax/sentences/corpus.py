@@ -4,7 +4,7 @@
 The text is a file, ``.txt``, ``.txt.gz`` or ``.txt.xz``, or a folder of such
 files, which are taken in the order of their names. A line is a sentence, and a
 blank line ends a segment, such as a chapter: sentences on its two sides are no
-neighbours.
+neighbors.
 
 Prose is split into sentences first. There, lines that follow each other are a
 paragraph, and two blank lines or more end a segment.
@@ -34,24 +34,6 @@ VOCABULARY = 'vocabulary.json'
 _ENDINGS = '.txt', '.txt.gz', '.txt.xz'
 
 
-class Options(NamedTuple):
-  """How a text becomes a data set.
-
-  Attributes:
-    split_sentences: the text is prose, to be split into sentences.
-    cased: keep capital letters.
-    vocabulary_size: number of the commonest words to keep.
-    min_count: words that are less common are left out.
-    validation_documents: number of last documents to hold out.
-  """
-
-  split_sentences: bool = False
-  cased: bool = False
-  vocabulary_size: int = 20_000
-  min_count: int = 1
-  validation_documents: int = 0
-
-
 class Corpus(NamedTuple):
   """Sentences of a text, in its order.
 
@@ -70,12 +52,15 @@ class Corpus(NamedTuple):
   documents: np.ndarray
 
 
-def read(path: pathlib.Path, options: Options) -> Corpus:
+def read(
+    path: pathlib.Path, *, split_sentences: bool = False, cased: bool = False
+) -> Corpus:
   """Reads a file or folder.
 
   Args:
     path: the file or folder.
-    options: whether it is prose, and whether to keep capital letters.
+    split_sentences: whether it is prose, to be split into sentences.
+    cased: whether to keep capital letters.
 
   Returns:
     The corpus.
@@ -85,7 +70,7 @@ def read(path: pathlib.Path, options: Options) -> Corpus:
     ValueError: a file is empty, damaged, not UTF-8 or no text file.
   """
   files = _list_files(path)
-  split = _segments_of_prose if options.split_sentences else _segments
+  split = _segments_of_prose if split_sentences else _segments
   numbers = collections.defaultdict()
   numbers.default_factory = numbers.__len__  # A new word gets the next number.
   tokens, lengths, segments = (array.array('i') for _ in range(3))
@@ -95,7 +80,7 @@ def read(path: pathlib.Path, options: Options) -> Corpus:
     for sentences in split(text_files.read_lines(file)):
       segment = segments[-1] + 1 if segments else 0
       for sentence in sentences:
-        words = vocabulary.tokenize(sentence, cased=options.cased)
+        words = vocabulary.tokenize(sentence, cased=cased)
         tokens.extend(map(numbers.__getitem__, words))
         lengths.append(len(words))
         segments.append(segment)
@@ -134,14 +119,14 @@ def _list_files(path):
 
 
 def _segments(lines: Iterable[str]) -> Iterator[Iterable[str]]:
-  """Sentences between blank lines."""
+  """Yields the sentences between blank lines."""
   for is_blank, group in itertools.groupby(lines, key=_is_blank):
     if not is_blank:
       yield group
 
 
 def _segments_of_prose(lines: Iterable[str]) -> Iterator[Iterable[str]]:
-  """Sentences of paragraphs between two blank lines or more."""
+  """Yields the sentences of paragraphs between two blank lines or more."""
   sentences = []
   for is_blank, group in itertools.groupby(lines, key=_is_blank):
     group = list(group)

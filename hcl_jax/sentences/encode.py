@@ -12,8 +12,7 @@ import ml_collections
 import numpy as np
 
 from hcl_jax.models import gru
-from hcl_jax.models import packed_text as sentences_lib
-from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.storage import records
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import step as step_lib
@@ -108,10 +107,10 @@ class Embedder:
     yield range(start, len(sentences))
 
   def _pack(self, sentences, rows, lanes, words):
-    batch = sentence_batches.pad_sentences(
-        sentences, max_length=self._length, lengths=(self._length,),
+    return sentence_data.pack_sentences(
+        sentences,
+        max_length=self._length,
         num_rows=rows,
-    )  # fmt: skip
-    return sentences_lib.pack(
-        **batch, min_packed_rows=lanes, min_words=words
+        min_packed_rows=lanes,
+        min_words=words,
     )

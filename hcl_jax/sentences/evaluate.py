@@ -10,9 +10,7 @@ import numpy as np
 
 import hcl_jax
 from hcl_jax.models import gru
-from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.runs import scores as scores_lib
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import scoring
@@ -41,7 +39,7 @@ class Retrieval:
       text: sentence_data.Sentences,
   ):
     self._config, self._task = config, task
-    self._batches = sentence_batches.SentenceBatches(
+    self._batches = sentence_data.SentenceBatches(
         text,
         seed=0,
         batch_size=config.data.batch_size,
@@ -72,7 +70,7 @@ class Retrieval:
     sums = np.zeros(3)
     for number in range(min(count, len(self._batches))):
       poll()
-      batch = sentences_lib.pack(**self._batches.batch(number))
+      batch = self._batches.batch(number)
       sums += self._count(state, batch)
     hits, losses, anchors = sums
     share, loss = hits / max(anchors, 1), losses / max(anchors, 1)

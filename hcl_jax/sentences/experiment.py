@@ -11,7 +11,6 @@ import numpy as np
 
 from hcl_jax.models import gru
 from hcl_jax.models import packed_text as sentences_lib
-from hcl_jax.sentences import batches as sentence_batches
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate
@@ -98,7 +97,7 @@ def prepare(
 
 def _parts_of_seed(config, data):
   """Returns the parts of an experiment that depend on the seed."""
-  epoch = sentence_batches.SentenceBatches(
+  epoch = sentence_data.SentenceBatches(
       data.train,
       seed=config.seed,
       batch_size=config.data.batch_size,
@@ -121,11 +120,8 @@ def _parts_of_seed(config, data):
 
 def _batches(epoch, first_step, num_steps):
   """Returns batches, made ahead in a thread."""
-
-  def make(step):
-    return sentences_lib.pack(**epoch.batch(step))
-
-  return records.map_ahead(make, range(first_step, first_step + num_steps))
+  steps = range(first_step, first_step + num_steps)
+  return records.map_ahead(epoch.batch, steps)
 
 
 def _load(data):

@@ -3,8 +3,7 @@
 
 import numpy as np
 
-from hcl_jax.models import packed_text as sentences_lib
-from hcl_jax.sentences import batches as sentence_batches
+from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate as sentence_readout
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import sample as sample_lib
@@ -16,21 +15,20 @@ def sample(
 ) -> sample_lib.Sample:
   """Takes a batch of the validation text; labels join pairs of neighbors."""
   config, text = experiment.config, experiment.data.validation
-  batch = sentence_batches.SentenceBatches(
+  batch = sentence_data.SentenceBatches(
       text,
       seed=0,
       batch_size=min(config.data.batch_size, sample_lib.MAX_ITEMS),
       max_length=config.data.max_length,
       lengths=sentence_readout.lengths(config.data.max_length),
   ).batch(0)
-  index, segment = batch['index'], batch['segment']
-  packed = sentences_lib.pack(**batch)
+  index, segment = batch.index, batch.segment
   compared, embedded = (
       sample_lib.compiled(function, state)
       for function in (experiment.task.compared, experiment.task.features)
   )
-  left, right = map(np.asarray, compared(packed))
-  features = np.asarray(embedded(packed))
+  left, right = map(np.asarray, compared(batch))
+  features = np.asarray(embedded(batch))
   there = index >= 0
   left, right, features, index, segment = (
       x[there] for x in (left, right, features, index, segment)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences nearest to a given one, by the encoders of a run."""
+"""Finds sentences nearest to a given one, by the encoders of a run."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import ml_collections
 
 from hcl_jax import evaluation
 from hcl_jax.sentences import encode
@@ -12,7 +14,7 @@ from hcl_jax.training import state as state_lib
 
 
 class Found(NamedTuple):
-  """A sentence that was found.
+  """Sentence that was found.
 
   Attributes:
     cosine: of the two embeddings, from -1 to 1.
@@ -21,6 +23,11 @@ class Found(NamedTuple):
 
   cosine: float
   text: str
+
+
+def configure(config: ml_collections.ConfigDict) -> None:
+  """Drops from a configuration what only an evaluation needs."""
+  config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
 
 
 class Finder:
@@ -55,7 +62,7 @@ class Finder:
     self._features = self._embed(self._params, tokens, progress)
 
   def find(self, text: str, k: int = 10) -> list[Found]:
-    """The k nearest sentences, the nearest first."""
+    """Returns the k nearest sentences, the nearest first."""
     query = self._embed(
         self._params, [self._corpus.vocabulary.encode(text)]
     )

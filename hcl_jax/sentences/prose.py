@@ -21,7 +21,7 @@ _BEFORE_NUMBERS = frozenset(
 
 
 def split(text: str) -> list[str]:
-  """The sentences of a paragraph.
+  """Returns the sentences of a paragraph.
 
   A sentence ends at ``.``, ``!``, ``?`` or an ellipsis, with the quotes and
   brackets that close there, if what follows may begin one: a capital letter
@@ -52,7 +52,7 @@ def split(text: str) -> list[str]:
 
 
 def _goes_on(sentence, following):
-  """Whether what ends the text is the end of no sentence."""
+  """Returns whether a sentence goes on after what ends the text."""
   if following.islower():
     return True
   last = _LAST_WORD.search(sentence)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks on which representations of sentences are scored.
+"""Reads the tasks on which representations of sentences are scored.
 
 A folder has for each task a folder of its name, itself or below ``downstream``
 as SentEval lays it out, with these files, plain or ``.gz``::
@@ -48,7 +48,7 @@ class SentenceTask:
 
 
 class _Format(NamedTuple):
-  """How a task is stored, and how many sentences were published."""
+  """Files of a task, and how many sentences were published."""
 
   files: tuple[str, str]
   counts: tuple[int, ...]
@@ -138,7 +138,7 @@ def _find(folder, name, file):
 
 
 def _read(path, layout):
-  """The groups of each line."""
+  """Returns the groups of each line."""
   lines = text_files.read_old_text(path).removesuffix('\n').split('\n')
   rows = []
   for number, line in enumerate(lines, 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of words that others trained, for words that a model never saw."""
+"""Reads vectors of words, and adds words to a model that never saw them."""
 
 from collections.abc import Container
 from collections.abc import Mapping

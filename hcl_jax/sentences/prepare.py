@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tfds builder of corpora of sentences."""
+"""Prepares sentences of plain text.
+
+  python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz
+
+--text takes sentences in their order, a file or a folder of files with a
+sentence a line (see hcl_jax/sentences/corpus.py).
+"""
 
 from collections.abc import Mapping
 import pathlib
@@ -11,14 +17,85 @@ import tensorflow_datasets as tfds
 from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import corpus as corpus_lib
 from hcl_jax.storage import catalogue
+from hcl_jax.storage import locations
+from hcl_jax.storage import sources
+from hcl_jax.storage.preparing import Flag
+
+FLAGS = {
+    'text': Flag(
+        str, None, 'Text file or folder with a sentence a line.', is_source=True
+    ),
+    'split_sentences': Flag(
+        bool, False, '--text is prose, to be split into sentences.'
+    ),
+    'cased': Flag(bool, False, 'Keep capital letters of --text.'),
+    'vocabulary_size': Flag(int, 20_000, 'Commonest words of --text to keep.'),
+    'min_count': Flag(
+        int, 1, 'Words of --text that are less common are left out.'
+    ),
+    'validation_documents': Flag(
+        int, 0,
+        'Last documents of --text, files of a folder or segments of a file, '
+        'that are the validation split.',
+    ),
+}  # fmt: skip
+DATASETS = f'{corpus_lib.NAME}/NAME'
 
 _VERSION = tfds.core.Version('1.0.0')
-# Sentences of a record.
-_CHUNK = 1000
+_CHUNK = 1000  # sentences of a record
 
 
-class Sentences(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """A corpus as the data set ``sentences/NAME``, in its order."""
+def owns(dataset: str) -> bool:
+  """Returns whether a name is that of a corpus."""
+  return dataset.partition(':')[0].partition('/')[0] == corpus_lib.NAME
+
+
+def full_name(dataset: str) -> str:
+  """Returns the name as it is."""
+  return dataset
+
+
+def source(
+    dataset: str, options: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+  """Returns what tells the given text, and what is made of it, apart."""
+  if not options['text']:
+    return None
+  others = {name: x for name, x in options.items() if name != 'text'}
+  return sources.measure(options['text'], **others)
+
+
+def builder(
+    dataset: str,
+    options: Mapping[str, Any],
+    source: Mapping[str, Any] | None,
+    **where: Any,
+) -> Any:
+  """Returns the builder of a corpus."""
+  _, config, _ = locations.parse(dataset)
+  if not config or not options['text']:
+    raise ValueError(
+        f'--dataset={corpus_lib.NAME}/NAME needs a name of your choice and '
+        'takes its text by --text.'
+    )
+  print(f'Reading {options["text"]}')
+  return CorpusBuilder(
+      config=config, options=options, source=source, **where
+  )
+
+
+def describe(dataset: str, info: Any, where: str) -> str:
+  """Returns the number of sentences and how to load them."""
+  counts = ', '.join(
+      f'{name} {split["sentences"]} sentences of {split["tokens"]} words, '
+      f'{split["unknown"]:.1%} of them unknown'
+      for name, split in info.metadata['splits'].items()
+  )
+  return f'({counts}): hcl_jax.sentences.load_sentences({dataset!r}{where})'
+
+
+class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """Writes a corpus as the data set ``sentences/NAME``, in its order."""
 
   name = corpus_lib.NAME
   VERSION = _VERSION
@@ -27,14 +104,17 @@ class Sentences(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       self,
       *,
       config: str,
-      path: pathlib.Path,
-      options: corpus_lib.Options,
+      options: Mapping[str, Any],
       source: Mapping[str, Any],
       **kwargs,
   ):
     """Reads a text, holds out its last documents, numbers the other's words."""
-    corpus = corpus_lib.read(path, options)
-    held_out = _held_out(corpus, options.validation_documents)
+    corpus = corpus_lib.read(
+        pathlib.Path(options['text']),
+        split_sentences=options['split_sentences'],
+        cased=options['cased'],
+    )
+    held_out = _held_out(corpus, options['validation_documents'])
     self._source = source
     self._vocabulary = _vocabulary(corpus, ~held_out, options)
     ids = self._vocabulary.ids(corpus.words)[corpus.tokens]
@@ -100,7 +180,7 @@ class Sentences(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def _held_out(corpus, num_documents):
-  """Which sentences are of the last documents."""
+  """Returns which sentences are of the last documents."""
   count = int(corpus.documents[-1]) + 1
   if not 0 <= num_documents < count:
     raise ValueError(
@@ -111,14 +191,14 @@ def _held_out(corpus, num_documents):
 
 
 def _vocabulary(corpus, rows, options):
-  """The commonest words of some sentences."""
+  """Returns the commonest words of some sentences."""
   tokens = corpus.tokens[np.repeat(rows, corpus.lengths)]
   return vocabulary_lib.Vocabulary.of_counts(
       corpus.words,
       np.bincount(tokens, minlength=len(corpus.words)),
-      size=options.vocabulary_size,
-      min_count=options.min_count,
-      cased=options.cased,
+      size=options['vocabulary_size'],
+      min_count=options['min_count'],
+      cased=options['cased'],
   )
 
 

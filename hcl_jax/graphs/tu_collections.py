@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the text format of TU Dortmund's collections of graphs.
+"""Reads TU Dortmund's collections of graphs, and knows eight by their counts.
 
-Of a collection NAME these files count, in a zip archive or a folder::
+Of a collection NAME these files are read, in a zip archive or a folder::
 
   NAME_A.txt                 an edge in each line: two nodes, counted from 1
   NAME_graph_indicator.txt   the graph of each node, counted from 1
-  NAME_graph_labels.txt      the class of each graph, any whole number
-  NAME_node_labels.txt       the label of each node, any whole number; optional
+  NAME_graph_labels.txt      the class of each graph, any integer
+  NAME_node_labels.txt       the label of each node, any integer; optional
 
 Labels of edges and real-valued attributes are not read. Nothing is unpacked to
 disk, so names inside an archive lead nowhere.
@@ -24,6 +24,9 @@ import numpy as np
 
 from hcl_jax.storage import text_files
 
+NAME = 'tu_graphs'
+URL = 'https://www.chrsmrrs.com/graphkerneldatasets/{}.zip'
+
 # All that a damaged, encrypted or unreadable file may raise.
 _FILE_ERRORS = (
     ValueError, OSError, EOFError, NotImplementedError, RuntimeError,
@@ -31,8 +34,35 @@ _FILE_ERRORS = (
 )  # fmt: skip
 
 
-class TuGraphs(NamedTuple):
-  """A collection of graphs, its nodes numbered through.
+class Statistics(NamedTuple):
+  """Counts of a collection; nodes and edges are means over graphs."""
+
+  graphs: int
+  classes: int
+  nodes: float
+  edges: float
+
+  def __str__(self):
+    return (
+        f'{self.graphs} graphs of {self.classes} classes with {self.nodes:.2f} '
+        f'nodes and {self.edges:.2f} edges on average'
+    )
+
+
+STATISTICS = {
+    'MUTAG': Statistics(188, 2, 17.93, 19.79),
+    'PTC_MR': Statistics(344, 2, 14.29, 14.69),
+    'ENZYMES': Statistics(600, 6, 32.63, 62.14),
+    'PROTEINS': Statistics(1113, 2, 39.06, 72.82),
+    'IMDB-BINARY': Statistics(1000, 2, 19.77, 96.53),
+    'IMDB-MULTI': Statistics(1500, 3, 13.00, 65.94),
+    'DD': Statistics(1178, 2, 284.32, 715.66),
+    'REDDIT-BINARY': Statistics(2000, 2, 429.63, 497.75),
+}
+
+
+class Collection(NamedTuple):
+  """Graphs of a collection, their nodes numbered through.
 
   Attributes:
     graph_ids: the graph of each node, int64 ``[N]``, ascending.
@@ -51,8 +81,8 @@ class TuGraphs(NamedTuple):
   labels: np.ndarray
 
 
-def read(path: pathlib.Path, name: str) -> TuGraphs:
-  """Reads a collection and checks that it fits together.
+def read(path: pathlib.Path, name: str) -> Collection:
+  """Reads a collection and checks that it is whole, and as published.
 
   Args:
     path: zip archive or folder.
@@ -71,13 +101,36 @@ def read(path: pathlib.Path, name: str) -> TuGraphs:
     found = f'it holds {others[0]}' if others else 'it holds no _A.txt at all'
     raise ValueError(f'{path} must hold {name}_A.txt, but {found}.')
   try:
-    return _assemble(name, files)
+    graphs = _assemble(name, files)
   except _FILE_ERRORS as error:
     raise ValueError(f'{path} cannot be read: {error}') from error
+  expected, found = STATISTICS.get(name), measure(graphs)
+  if expected is not None and str(found) != str(expected):
+    raise ValueError(
+        f'{path} is not {name} as published: it has {found}, but {name} has '
+        f'{expected}.'
+    )
+  return graphs
+
+
+def full_name(name: str) -> str:
+  """Returns ``'tu_graphs/MUTAG'`` for ``'MUTAG'``, other names as they are."""
+  return f'{NAME}/{name}' if name in STATISTICS else name
+
+
+def measure(graphs: Collection) -> Statistics:
+  """Returns the statistics of a collection."""
+  count = len(graphs.labels)
+  return Statistics(
+      graphs=count,
+      classes=int(graphs.labels.max()) + 1,
+      nodes=len(graphs.graph_ids) / count,
+      edges=len(graphs.senders) / 2 / count,
+  )
 
 
 def _list_files(path) -> dict[str, Callable[[], bytes]]:
-  """Functions that read the text files of a path, by name."""
+  """Returns functions that read the text files of a path, by name."""
   if path.is_dir():
     found = sorted([*path.glob('*.txt'), *path.glob('*/*.txt')])
     return {file.name: functools.partial(_read_file, file) for file in found}
@@ -126,7 +179,7 @@ def _assemble(name, files):
     node_labels = node_labels - node_labels.min()
   edges = _read_numbers(name, 'A', files, columns=2) - 1
   senders, receivers = _clean_edges(name, edges, graph_ids)
-  return TuGraphs(
+  return Collection(
       graph_ids=graph_ids,
       senders=senders,
       receivers=receivers,
@@ -136,7 +189,7 @@ def _assemble(name, files):
 
 
 def _read_numbers(name, kind, files, columns=1) -> np.ndarray:
-  """The whole numbers of a file, ``[lines, columns]``."""
+  """Returns the integers of a file, ``[lines, columns]``."""
   file = f'{name}_{kind}.txt'
   if file not in files:
     raise ValueError(f'{file} is missing.')
@@ -148,7 +201,7 @@ def _read_numbers(name, kind, files, columns=1) -> np.ndarray:
         io.BytesIO(content), np.int64, comments=None, delimiter=',', ndmin=2
     )
   except (ValueError, OverflowError) as error:
-    raise ValueError(f'{file} must hold whole numbers: {error}') from error
+    raise ValueError(f'{file} must hold integers: {error}') from error
   if numbers.shape[1] != columns:
     raise ValueError(
         f'{file} must hold {columns} numbers in a line, got {numbers.shape[1]}.'
@@ -165,7 +218,7 @@ def _check_count(name, kind, values, count, of):
 
 
 def _clean_edges(name, edges, graph_ids):
-  """Edges without loops, each once, by receiver and then by sender."""
+  """Returns edges without loops, each once, by receiver, then by sender."""
   outside = np.any((edges < 0) | (edges >= len(graph_ids)), axis=1)
   if outside.any():
     line = int(outside.argmax())
