@@ -46,7 +46,7 @@ def _image_experiment(task=None, **fields):
       **fields,
   })
   config.optimizer.learning_rate = 0.01
-  task = task or tiny.simclr_task(loss_knobs={'temperature': 0.5})
+  task = task or tiny.simclr_task(loss_options={'temperature': 0.5})
   data = image_experiment.Data(_images(32), _images(32), _images(40))
   return image_experiment.from_images(config, data, lambda *_, **__: task)
 

@@ -100,7 +100,7 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
         config, vocabulary_size=7, total_steps=90, steps_per_epoch=9
     )
     self.assertEqual(task.module, gru.SentenceEncoders(7, 'gru', 5, 6))
-    self.assertEqual(task.loss_knobs, {
+    self.assertEqual(task.loss_options, {
         'tau_plus': 0.0, 'window': 2, 'self_pair': 'zero', 'floor': 'soft',
         'clip_scale': None, 'stop_gradient_clip': True,
     })  # fmt: skip

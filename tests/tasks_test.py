@@ -62,10 +62,10 @@ class SimclrTest(parameterized.TestCase):
   def test_supervised_negatives_are_of_other_classes(self):
     batch = tiny.batch(_ROWS)
     knobs = {'temperature': 0.3, 'tau_plus': 0.1}
-    task = tiny.simclr_task(axis_name=None, loss_knobs=knobs)
+    task = tiny.simclr_task(axis_name=None, loss_options=knobs)
     _, z, state = _embed(task, batch)
     supervised = tiny.simclr_task(
-        axis_name=None, loss_knobs=knobs, supervised_negatives=True
+        axis_name=None, loss_options=knobs, supervised_negatives=True
     )
     step = jnp.int32(0)
     for owner, labels in ((task, None), (supervised, batch['label'])):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The room of graphs: batches, data, InfoGraph, evaluation."""
+"""Is the room of graphs: batches, data, InfoGraph, evaluation."""
 
 from hcl_jax.graphs.data import GraphBatches
 from hcl_jax.graphs.data import Graphs

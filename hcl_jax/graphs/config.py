@@ -82,7 +82,7 @@ FIELDS = {
 
 
 def infograph() -> ml_collections.ConfigDict:
-  """InfoGraph with hard negatives on MUTAG, as the paper's code released it."""
+  """Returns InfoGraph with hard negatives on MUTAG, by released settings."""
   return fields_lib.make(FIELDS)
 
 

@@ -17,7 +17,7 @@ from hcl_jax.training import task
 
 @dataclasses.dataclass(frozen=True)
 class InfoGraph:
-  r"""A graph encoder and :func:`hcl_jax.infograph_loss` on what its heads give.
+  r"""Joins a graph encoder and :func:`hcl_jax.infograph_loss` on its heads.
 
   With a prior, rows u drawn uniformly from :math:`[0, 1)^{dim}`, the encoder's
   graphs y and a discriminator D, the loss has the further term

@@ -184,7 +184,7 @@ FIELDS = {
         ),
         'linear_decay_epochs': Field(
             (),
-            fields_lib.integers(fields_lib.COUNT, 'whole numbers >= 1'),
+            fields_lib.integers(fields_lib.COUNT, 'integers >= 1'),
             'from each on, a tenth of the rate',
         ),
         'linear_standardize': Field(
@@ -198,12 +198,12 @@ FIELDS = {
 
 
 def simclr() -> ml_collections.ConfigDict:
-  """SimCLR with hard negatives on CIFAR-10, as the paper's code released it."""
+  """Returns SimCLR with hard negatives on CIFAR-10, by released settings."""
   return fields_lib.make(FIELDS)
 
 
 def moco() -> ml_collections.ConfigDict:
-  """MoCo-v2 with hard negatives on CIFAR-10.
+  """Returns MoCo-v2 with hard negatives on CIFAR-10.
 
   Of its run the paper says 200 epochs, batches of 128, 65,536 keys, beta = 0.2
   and tau_plus = 0. The rest is MoCo-v2's, and ResNet-18 with BatchNorm in eight

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linen image encoder and its views, as pure functions."""
+"""Joins a linen image encoder and its views, as pure functions."""
 
 from collections.abc import Callable
 import dataclasses
@@ -11,7 +11,7 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class ImageEncoder:
-  """What both image tasks do with a module.
+  """Does what both image tasks do with a module.
 
   Attributes:
     module: images to (features, embeddings), with a ``train`` argument.
@@ -24,14 +24,14 @@ class ImageEncoder:
   normalize: Callable[[jax.Array], jax.Array]
 
   def init(self, key: jax.Array, images: jax.Array) -> tuple[Any, Any]:
-    """Parameters, and the other collections: running statistics."""
+    """Returns parameters, and the other collections: running statistics."""
     variables = dict(
         self.module.init(key, self.normalize(images), train=False)
     )
     return variables.pop('params'), variables
 
   def embed(self, params: Any, stats: Any, views: jax.Array):
-    """Embeddings of one view, whose batch statistics are its own."""
+    """Embeds one view, whose batch statistics are its own."""
     (_, z), updated = self.module.apply(
         {'params': params, **stats}, views, train=True, mutable=['batch_stats']
     )
@@ -44,7 +44,7 @@ class ImageEncoder:
       images: jax.Array,
       keys: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Features and embeddings in evaluation mode.
+    """Returns features and embeddings in evaluation mode.
 
     Args:
       params: the parameters.

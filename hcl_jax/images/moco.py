@@ -16,7 +16,7 @@ from hcl_jax.training import task
 
 
 class Mixing(NamedTuple):
-  """MoCHi's knobs, see :func:`hcl_jax.momentum.mix_hardest`.
+  """Holds MoCHi's options, see :func:`hcl_jax.momentum.mix_hardest`.
 
   Attributes:
     num_hardest: N, how many of the nearest keys are mixed.
@@ -32,7 +32,7 @@ class Mixing(NamedTuple):
 
 
 class State(NamedTuple):
-  """What MoCo carries beside the query encoder's parameters."""
+  """Holds what MoCo carries beside the query encoder's parameters."""
 
   stats: Any
   key_params: Any
@@ -47,7 +47,7 @@ class MoCo:
   The key encoder is :math:`\theta_k \leftarrow m \theta_k + (1-m) \theta_q`
   after every step, which is before the keys of the next one. Keys are embedded
   in shuffled order, so that BatchNorm (of a device, or of one of its
-  ``bn_splits``) does not see a query and its key among the same neighbours.
+  ``bn_splits``) does not see a query and its key among the same neighbors.
 
   Attributes:
     encoder: the image encoder and its views.
@@ -58,7 +58,7 @@ class MoCo:
     mask_own_image: drop older keys of the query's own image.
     shuffle: whether keys are shuffled.
     mixing: synthetic negatives as of MoCHi, or None.
-    loss_knobs: further knobs of :func:`hcl_jax.moco_loss` by name.
+    loss_options: further options of :func:`hcl_jax.moco_loss` by name.
     axis_name: mapped axis of devices, or None.
   """
 
@@ -70,7 +70,7 @@ class MoCo:
   mask_own_image: bool = True
   shuffle: bool = True
   mixing: Mixing | None = None
-  loss_knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+  loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
   axis_name: str | None = task.AXIS
 
   def init(self, key, batch):
@@ -147,7 +147,7 @@ class MoCo:
         state.queue.keys,
         beta=self.beta(step),
         where=self._negatives(state, batch),
-        **self.loss_knobs,
+        **self.loss_options,
     )
     if not synthetic:
       return loss()

@@ -19,14 +19,14 @@ class SimCLR:
   Attributes:
     encoder: the image encoder and its views.
     beta: schedule of the concentration.
-    loss_knobs: further knobs of the loss by name.
+    loss_options: further options of the loss by name.
     supervised_negatives: drop negatives of the anchor's class, by labels.
     axis_name: mapped axis of devices, or None.
   """
 
   encoder: image_encoder.ImageEncoder
   beta: hcl_jax.schedules.Schedule
-  loss_knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+  loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
   supervised_negatives: bool = False
   axis_name: str | None = task.AXIS
 
@@ -51,7 +51,7 @@ class SimCLR:
         beta=self.beta(step),
         labels=batch['label'] if self.supervised_negatives else None,
         axis_name=self.axis_name,
-        **self.loss_knobs,
+        **self.loss_options,
     )
 
   def update(self, params, state, embeddings, batch):

@@ -21,7 +21,7 @@ def create(
     steps_per_epoch: int,
     axis_name: str | None = task.AXIS,
 ) -> task.Task:
-  """The task that a configuration describes.
+  """Makes the task that a configuration describes.
 
   Args:
     config: the whole configuration.
@@ -33,18 +33,18 @@ def create(
     The task.
   """
   beta = annealing.beta_schedule(config.loss, total_steps, steps_per_epoch)
-  knobs = {
+  options = {
       name: config.loss[name]
       for name in ('temperature', 'tau_plus', 'floor', 'stop_gradient_weights')
   }
-  knobs['block_size'] = config.loss.block_size or None
+  options['block_size'] = config.loss.block_size or None
   encoder = create_encoder(config, axis_name)
   if config.task == 'moco':
     return moco.MoCo(
         encoder,
         beta,
         embedding_dim=config.model.embedding_dim,
-        loss_knobs=knobs,
+        loss_options=options,
         mixing=_mixing(config.mochi, steps_per_epoch),
         axis_name=axis_name,
         **config.moco,
@@ -52,7 +52,7 @@ def create(
   return simclr.SimCLR(
       encoder,
       beta,
-      loss_knobs=knobs,
+      loss_options=options,
       supervised_negatives=config.loss.supervised_negatives,
       axis_name=axis_name,
   )
@@ -61,10 +61,10 @@ def create(
 def create_encoder(
     config: ml_collections.ConfigDict, axis_name: str | None = task.AXIS
 ) -> image_encoder.ImageEncoder:
-  """The encoder with its views."""
-  knobs = dict(config.model)
-  across = knobs.pop('cross_device_bn')
-  knobs['head_width'] = knobs['head_width'] or None
+  """Makes the encoder with its views."""
+  options = dict(config.model)
+  across = options.pop('cross_device_bn')
+  options['head_width'] = options['head_width'] or None
   normalize = functools.partial(
       augment.normalize,
       mean=config.augment.mean,
@@ -72,14 +72,16 @@ def create_encoder(
       size=config.evaluate.image_size or None,
   )
   return image_encoder.ImageEncoder(
-      module=models.create(bn_axis_name=axis_name if across else None, **knobs),
+      module=models.create(
+          bn_axis_name=axis_name if across else None, **options
+      ),
       augment=_augmentation(config.augment),
       normalize=normalize,
   )
 
 
 def _mixing(config, steps_per_epoch):
-  """MoCHi's knobs, or None where no key is mixed."""
+  """Returns MoCHi's options, or None where no key is mixed."""
   if not config.num_hardest:
     return None
   return moco.Mixing(

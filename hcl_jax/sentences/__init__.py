@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The room of sentences: corpora, quick-thoughts, evaluation."""
+"""Is the room of sentences: corpora, quick-thoughts, evaluation."""
 
 from hcl_jax.models.packed_text import SentenceBatch
 from hcl_jax.models.packed_text import pack

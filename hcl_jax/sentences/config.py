@@ -113,7 +113,7 @@ FIELDS = {
 
 
 def quick_thoughts() -> ml_collections.ConfigDict:
-  """Quick-thoughts with hard negatives, by its released settings.
+  """Returns quick-thoughts with hard negatives, by its released settings.
 
   How hard negatives entered was not released: clip_scale is the paper's number
   for graphs, and the floor, which acts with tau_plus > 0 only, is ours.

@@ -20,18 +20,18 @@ from hcl_jax.training import task as task_lib
 
 # One sentence that is looked for should not take the time of a whole batch.
 _FEW = 8
-# Share of the places of a batch that words may take; lanes that sentences are
-# laid into are seldom quite full.
+# Share of the places of a batch that words may take; packed rows are seldom
+# quite full.
 _FILL = 0.95
 
 
 class Embedder:
   """Computes the features that a task has of sentences.
 
-  A batch has as many sentences as there is space for in lanes, whatever their
+  A batch has as many sentences as packed rows have space for, whatever their
   lengths, so that there is little padding and one shape to compile, and another
-  for a few sentences. (There are more if sentences fill lanes badly, such as
-  all that are a little longer than half a lane.)
+  for a few sentences. (There are more if sentences fill rows badly, such as all
+  that are a little longer than half a row.)
 
   Args:
     task: has the features.
@@ -41,9 +41,9 @@ class Embedder:
   def __init__(self, task: task_lib.Task, config: ml_collections.ConfigDict):
     self._length = config.data.max_length
     self._rows = config.evaluate.batch_size
-    self._lanes = -(-self._rows // 4)
+    self._packed_rows = -(-self._rows // 4)
     # Of the 25,000 words of a batch of books, one in eight is new.
-    self._words = max(self._lanes * self._length // 6, self._length)
+    self._words = max(self._packed_rows * self._length // 6, self._length)
     self._features = step_lib.make_features(
         task, compiler_options=gru.compiler_options()
     )
@@ -67,7 +67,7 @@ class Embedder:
       Features ``[n, F]``, in the order given.
     """
 
-    sizes = self._rows, self._lanes, self._words
+    sizes = self._rows, self._packed_rows, self._words
     if len(sentences) <= _FEW:
       sizes = _FEW, _FEW, _FEW * self._length
 
@@ -96,7 +96,7 @@ class Embedder:
       words = np.asarray(sentence[: self._length]).tolist() or [0]
       full = (
           row - start == self._rows
-          or used + len(words) > _FILL * self._lanes * self._length
+          or used + len(words) > _FILL * self._packed_rows * self._length
           or len(seen) + len(set(words) - seen) > self._words
       )
       if full and row > start:
@@ -106,11 +106,11 @@ class Embedder:
       seen.update(words)
     yield range(start, len(sentences))
 
-  def _pack(self, sentences, rows, lanes, words):
+  def _pack(self, sentences, rows, packed_rows, words):
     return sentence_data.pack_sentences(
         sentences,
         max_length=self._length,
         num_rows=rows,
-        min_packed_rows=lanes,
+        min_packed_rows=packed_rows,
         min_words=words,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of sentence encoders on labelled sentences: MR, CR, SUBJ, ..."""
+"""Scores sentence encoders on labeled sentences: MR, CR, SUBJ, ..."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _LOOKED_AT = 1000  # lines of word vectors, before training
 
 
 class Encoders(NamedTuple):
-  """What embeds sentences.
+  """Holds what embeds sentences.
 
   Attributes:
     task: has the encoders.
@@ -149,7 +149,7 @@ def with_word_vectors(
 
 
 def _embed(encoders, tasks, config, poll):
-  """The embeddings of the sentences of each task, all embedded as one list."""
+  """Embeds the sentences of each task, all as one list."""
   encode = encoders.vocabulary.encode
   ids = [encode(sentence) for task in tasks for sentence in task.sentences]
   unknown = np.mean(np.concatenate(ids) == 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quick-thoughts: sentences against their neighbours, the others negatives."""
+"""Quick-thoughts: sentences against their neighbors, the others negatives."""
 
 import dataclasses
 from typing import Any
@@ -23,12 +23,12 @@ class QuickThoughts:
   Attributes:
     module: the encoders.
     beta: schedule of the concentration.
-    loss_knobs: further knobs of the loss by name.
+    loss_options: further options of the loss by name.
   """
 
   module: gru.SentenceEncoders
   beta: hcl_jax.schedules.Schedule
-  loss_knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+  loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def init(self, key, batch):
     return self.module.init(key, batch)['params'], {}
@@ -42,16 +42,16 @@ class QuickThoughts:
 
   def loss(self, embeddings, state, batch, step):
     losses = hcl_jax.quick_thoughts_loss(
-        *embeddings, **self._knobs(batch, step)
+        *embeddings, **self._arguments(batch, step)
     )
     return jnp.mean(losses, where=batch.index >= 0)
 
-  def _knobs(self, batch, step):
+  def _arguments(self, batch, step):
     return {
         'beta': self.beta(step),
         'segments': batch.segment,
         'where': batch.index >= 0,
-        **self.loss_knobs,
+        **self.loss_options,
     }
 
   def update(self, params, state, embeddings, batch):
@@ -59,7 +59,7 @@ class QuickThoughts:
 
   def metrics(self, embeddings, batch, step):
     share = hcl_jax.quick_thoughts_clamp_fraction(
-        *embeddings, **self._knobs(batch, step)
+        *embeddings, **self._arguments(batch, step)
     )
     return {'beta': self.beta(step), 'clamp_fraction': share}
 
@@ -93,7 +93,7 @@ def create(
     The task.
   """
   loss = config.loss
-  knobs = {
+  options = {
       name: loss[name]
       for name in (
           'tau_plus', 'window', 'self_pair', 'stop_gradient_clip', 'floor'
@@ -102,7 +102,7 @@ def create(
   return QuickThoughts(
       module=gru.SentenceEncoders(vocabulary_size, **config.model),
       beta=annealing.beta_schedule(loss, total_steps, steps_per_epoch),
-      loss_knobs={**knobs, 'clip_scale': loss.clip_scale or None},
+      loss_options={**options, 'clip_scale': loss.clip_scale or None},
   )
 
 

@@ -26,7 +26,7 @@ class Points:
 
   dim: int
   beta: Any
-  loss_knobs: dict[str, Any]
+  loss_options: dict[str, Any]
 
   def init(self, key, batch):
     shape = batch['point'].shape[-1], self.dim
@@ -45,7 +45,7 @@ class Points:
   def loss(self, embeddings, state, batch, step):
     return hcl_jax.simclr_loss(
         *embeddings, beta=self.beta(step), axis_name=task_lib.AXIS,
-        **self.loss_knobs,
+        **self.loss_options,
     )  # fmt: skip
 
   def update(self, params, state, embeddings, batch):
