@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins the name of a domain to its room: a package with the same doors.
 
-A room has modules ``config`` (FIELDS, SCORE, check) and ``experiment``
-(prepare). ``config.domain`` is the name of one of ours, or the
-path of a package of your own.
+A room has modules ``config`` (FIELDS, SCORE, check; if it likes SMALL_RUNS,
+EVALUATE_FLAGS, set_protocols), ``experiment`` (prepare) and, to prepare data
+sets, ``prepare``. ``config.domain`` is the name of one of ours, or the path of
+a package of your own.
 """
 
 import importlib
@@ -81,7 +82,7 @@ def domain_of(config: ml_collections.ConfigDict) -> str:
 
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
-  _room_config(config).check(config)
+  room_config(config).check(config)
 
 
 def make_experiment(
@@ -118,12 +119,12 @@ def fill_defaults(config: ml_collections.ConfigDict) -> None:
   Raises:
     ValueError: it is not the configuration of a run.
   """
-  fields.fill(config, _room_config(config).FIELDS)
+  fields.fill(config, room_config(config).FIELDS)
 
 
 def main_score(config: ml_collections.ConfigDict) -> str:
   """Returns the score that is measured during training."""
-  return _room_config(config).SCORE
+  return room_config(config).SCORE
 
 
 def small_runs(config: ml_collections.ConfigDict) -> bool:
@@ -131,11 +132,20 @@ def small_runs(config: ml_collections.ConfigDict) -> bool:
 
   Such runs of a sweep train side by side in one process.
   """
-  return getattr(_room_config(config), 'SMALL_RUNS', False)
+  return getattr(room_config(config), 'SMALL_RUNS', False)
 
 
-def _room_config(config):
-  """Returns the module ``config`` of a room, which must be one."""
+def configs() -> dict[str, types.ModuleType]:
+  """Returns the modules ``config`` of the package's own rooms, by name."""
+  return {name: door(name, 'config') for name in _ROOMS}
+
+
+def room_config(config: ml_collections.ConfigDict) -> types.ModuleType:
+  """Returns the module ``config`` of the room that a configuration names.
+
+  Raises:
+    ValueError: there is no such room.
+  """
   domain = domain_of(config)
   module = door(domain, 'config')
   for name in ('FIELDS', 'SCORE', 'check'):

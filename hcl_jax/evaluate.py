@@ -3,7 +3,7 @@
 
   python -m hcl_jax.evaluate --workdir=DIR --protocol=knn,linear
   python -m hcl_jax.evaluate --workdir=DIR --protocol=sentences \\
-      --data_dir=FOLDER [--tasks=MR,TREC] [--word_vectors=FILE]
+      --tasks_dir=FOLDER [--tasks=MR,TREC] [--word_vectors=FILE]
 
 Prints a table and writes it to DIR/evaluation.json, or where --json says. One
 process suffices, whatever the run had; where the devices of several hosts only
@@ -11,63 +11,62 @@ start together, as those of a TPU pod, each host runs the command with
 --distributed.
 """
 
+import collections
 import os
 import pathlib
 
 from absl import flags
+import ml_collections
 
 from hcl_jax import command
 from hcl_jax import domains
 from hcl_jax import hosts
-from hcl_jax.graphs import config as graph_config
-from hcl_jax.images import config as image_config
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
 from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
-from hcl_jax.sentences import config as sentence_config
-from hcl_jax.sentences import scored_tasks as sentence_tasks
 from hcl_jax.sweeps import comparison
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
 _PROTOCOL = flags.DEFINE_list(
     'protocol', None,
-    f'Of {", ".join(image_config.PROTOCOLS)}; for graphs, of '
-    f'{", ".join(graph_config.PROTOCOLS)}; for sentences, of '
-    f'{", ".join(sentence_config.PROTOCOLS)}; by default those of the run.',
-)
+    'How to evaluate; by default as the run was at its end. '
+    + ' '.join(
+        f'{name.capitalize()}: {", ".join(room.PROTOCOLS)}.'
+        for name, room in domains.configs().items()
+    ),
+)  # fmt: skip
 _STEP = flags.DEFINE_string(
     'step', 'last', "Which checkpoint: a number, 'last' or 'best'."
 )
 _DATA_DIR = flags.DEFINE_string(
     'data_dir', None,
-    'Where the data set is, if not where it was in training. Of the protocol '
-    'sentences, the folder of the tasks.',
-)
-_CORPUS_DIR = flags.DEFINE_string(
-    'corpus_dir', None,
-    'Of the protocol sentences: where the corpus is, if not where it was in '
-    'training.',
-)
-_TASKS = flags.DEFINE_list(
-    'tasks', None,
-    'Of the protocol sentences: which of '
-    f'{", ".join(sentence_tasks.TASKS)}; by default those of the run.',
-)
-_WORD_VECTORS = flags.DEFINE_string(
-    'word_vectors', None,
-    'Of the protocol sentences: text of word2vec or GloVe, for words that the '
-    'run did not see.',
-)
-_SEEDS = flags.DEFINE_list(
-    'seeds', None,
-    'Seeds of the linear readout, or of the folds, if not those of the run.',
-)
+    'Where the data set is, if not where it was in training.',
+)  # fmt: skip
 _JSON = flags.DEFINE_string('json', None, 'Where to write the results.')
+
+
+def _define_flags():
+  """Defines the flags of rooms; each sets a field of the configuration."""
+  helps = collections.defaultdict(list)
+  kinds = {}
+  for domain, room in domains.configs().items():
+    known = fields_lib.flatten_fields(room.FIELDS)
+    for name, path in room.EVALUATE_FLAGS.items():
+      helps[name].append(f'For {domain}: {known[path].help}.')
+      kinds[name] = type(known[path].default)
+  for name, lines in helps.items():
+    define = flags.DEFINE_list if kinds[name] is tuple else flags.DEFINE_string
+    define(name, None, f'{" ".join(lines)} By default as in the run.')
+  return tuple(helps)
+
+
+_FLAGS_OF_ROOMS = _define_flags()
 command.require('workdir')
-command.local('workdir', 'data_dir', 'corpus_dir', 'word_vectors', 'json')
+command.local('workdir', 'data_dir', 'json', 'tasks_dir', 'word_vectors')
 
 
 def main(arguments: list[str]) -> int:
@@ -100,66 +99,52 @@ def main(arguments: list[str]) -> int:
   return 0
 
 
-def read_config(workdir: pathlib.Path):
-  """The configuration of the run, with the protocols asked for."""
+def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
+  """Reads the configuration of the run, and sets what flags ask for."""
   config = workdir_lib.load_config(workdir)
   domains.fill_defaults(config)
-  asked = _PROTOCOL.value
-  if asked is not None:
-    config.evaluate.protocols = tuple(asked)
-  elif config.domain == 'sentences':
-    config.evaluate.protocols = sentence_config.final_protocols(config)
-  if not config.evaluate.protocols:
-    raise ValueError('the run has no protocol of its own; give --protocol.')
-  if 'sentences' in config.evaluate.protocols:
-    read_tasks(config)
-  else:
-    read_no_tasks(config)
-  if _SEEDS.value is not None:
-    known = {'fold_seeds', 'linear_seeds'} & set(config.evaluate)
-    if not known:
-      raise ValueError('--seeds: no protocol of this run has any.')
-    try:
-      config.evaluate[known.pop()] = tuple(map(int, _SEEDS.value))
-    except ValueError:
+  room = domains.room_config(config)
+  own = getattr(room, 'EVALUATE_FLAGS', {})
+  given = {
+      name: flags.FLAGS[name].value
+      for name in _FLAGS_OF_ROOMS
+      if flags.FLAGS[name].value is not None
+  }
+  for name, value in given.items():
+    if name not in own:
       raise ValueError(
-          f'--seeds must be whole numbers between commas, got {_SEEDS.value}.'
-      ) from None
+          f'--{name} is not a flag for runs of '
+          f'config.domain={domains.domain_of(config)!r}.'
+      )
+    _set_field(config, own[name], f'--{name}', value)
+  if _DATA_DIR.value is not None:
+    config.data.dir = _DATA_DIR.value
+  if _PROTOCOL.value is not None:
+    protocols = tuple(_PROTOCOL.value)
+    if hasattr(room, 'set_protocols'):
+      room.set_protocols(config, protocols, given)
+    else:
+      config.evaluate.protocols = protocols
   return config
 
 
-def read_tasks(config) -> None:
-  """Sets the fields that the protocol sentences has flags for."""
-  if 'tasks_dir' not in config.evaluate:
-    raise ValueError('--protocol=sentences needs a run on sentences.')
-  for flag, group, field in (
-      (_DATA_DIR, config.evaluate, 'tasks_dir'),
-      (_CORPUS_DIR, config.data, 'dir'),
-      (_WORD_VECTORS, config.evaluate, 'word_vectors'),
-  ):
-    if flag.value is not None:
-      group[field] = flag.value
-  if _TASKS.value is not None:
-    config.evaluate.tasks = tuple(_TASKS.value)
-  if not config.evaluate.tasks_dir:
-    raise ValueError(
-        '--protocol=sentences needs --data_dir, the folder of the tasks.'
-    )
-
-
-def read_no_tasks(config) -> None:
-  """Sets what there are flags for without the protocol sentences."""
-  for flag in (_CORPUS_DIR, _TASKS, _WORD_VECTORS):
-    if flag.value is not None:
-      raise ValueError(f'--{flag.name} needs --protocol=sentences.')
-  if _DATA_DIR.value is not None:
-    config.data.dir = _DATA_DIR.value
-  if 'tasks_dir' in config.evaluate:
-    config.evaluate.tasks_dir = ''  # or the run's would be read
+def _set_field(config, path, flag, value):
+  """Sets a field; a list becomes a tuple of what the field has entries of."""
+  group, _, name = path.rpartition('.')
+  parent = fields_lib.get(config, group)
+  if isinstance(value, list):
+    kind = type(parent[name][0]) if parent[name] else str
+    try:
+      value = tuple(map(kind, value))
+    except ValueError:
+      raise ValueError(
+          f'{flag} must be {kind.__name__}s between commas, got {value}.'
+      ) from None
+  parent[name] = value
 
 
 def check_writable(path: pathlib.Path) -> None:
-  """Raises an OSError now, not after hours, where a file cannot be."""
+  """Raises an OSError now, not after hours, if a file cannot be written."""
   if path.is_dir():
     raise IsADirectoryError(f'--json must be a file, but {path} is a folder.')
   if not os.access(path.parent, os.W_OK):
@@ -167,19 +152,21 @@ def check_writable(path: pathlib.Path) -> None:
 
 
 def evaluate(config, workdir: pathlib.Path) -> scores_lib.Scores:
-  """Scores of one run, and the ``step`` they are of."""
+  """Returns scores of one run, and the ``step`` they are of."""
   experiment = domains.make_experiment(config, to_train=False)
+  if not experiment.protocols:
+    raise ValueError('the run has no protocol of its own; give --protocol.')
   with loop.open_checkpoints(
       workdir, config, experiment.score
   ) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)
-  scores = experiment.evaluate(state, config.evaluate.protocols)
+  scores = experiment.evaluate(state)
   return {'step': int(state.step), **scores}
 
 
 def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
-  """The step asked for, which must be there; None for the last."""
+  """Returns the step asked for, which must be there; None for the last."""
   steps = checkpoints.steps()
   if not steps:
     raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
@@ -189,7 +176,7 @@ def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
     best = checkpoints.best_step()
     if best is None:
       raise ValueError(
-          '--step=best: no step of this run was evaluated on the way.'
+          '--step=best: no step of this run was evaluated during training.'
       )
     return best
   if not _STEP.value.isdecimal() or int(_STEP.value) not in steps:

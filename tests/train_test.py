@@ -184,7 +184,7 @@ class CommandTest(parameterized.TestCase):
     ]  # fmt: skip
     tasks = self.directory / 'tasks'
     status, out, err = self._run(
-        'evaluate', *arguments, f'--data_dir={tasks}'
+        'evaluate', *arguments, f'--tasks_dir={tasks}'
     )
     self.assertEqual(status, 0, err)
     self.assertRegex(out, r' TREC/accuracy +MRPC/accuracy +MRPC/f1\n')
@@ -195,10 +195,10 @@ class CommandTest(parameterized.TestCase):
     self.assertEqual(scores['step'], 3)
     self.assertIn(scores['TREC/choice']['c'], [2.0**k for k in range(9)])
     for flags, message in (
-        ([], r'sentences needs --data_dir, the folder of the tasks'),
-        ([f'--data_dir={tasks}', '--tasks=MR,SST'],
+        ([], r'sentences needs --tasks_dir, the folder of the tasks'),
+        ([f'--tasks_dir={tasks}', '--tasks=MR,SST'],
          r"evaluate.tasks must be one or more of 'MR'.* got \('MR', 'SST'\)"),
-        ([f'--data_dir={self.workdir}'], r'must hold TREC/train_5500.label'),
+        ([f'--tasks_dir={self.workdir}'], r'must hold TREC/train_5500.label'),
         (['--protocol=retrieval'], r'--tasks needs --protocol=sentences'),
     ):  # fmt: skip
       status, out, err = self._run('evaluate', *arguments, *flags)

@@ -12,6 +12,7 @@ from hcl_jax.training.fields import Field
 
 SCORE = 'svm/accuracy'  # evaluated during training; chooses the best step
 PROTOCOLS = ('svm', 'logistic')
+EVALUATE_FLAGS = {'seeds': 'evaluate.fold_seeds'}
 SMALL_RUNS = True  # a core, or a share of an accelerator, is enough for one
 
 FIELDS = {
@@ -69,7 +70,7 @@ FIELDS = {
         'folds': Field(10, fields_lib.number(2), 'to score on'),
         'inner_folds': Field(5, fields_lib.number(2), 'to choose C on'),
         'fold_seeds': Field(
-            (0,), fields_lib.SEEDS, 'divisions; scores are their means'
+            (0,), fields_lib.SEEDS, 'of divisions into folds; scores are means'
         ),
         'svm_gamma': Field(
             'scale', fields_lib.one_of('scale', 'auto'), 'of the RBF kernel'

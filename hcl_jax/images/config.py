@@ -12,6 +12,7 @@ from hcl_jax.training.fields import Field
 
 SCORE = 'knn/top1'  # evaluated during training; chooses the best step
 PROTOCOLS = ('knn', 'linear', 'linear_released')
+EVALUATE_FLAGS = {'seeds': 'evaluate.linear_seeds'}
 
 FIELDS = {
     **config_lib.run_fields('images', ('simclr', 'moco')),
@@ -191,7 +192,7 @@ FIELDS = {
             True, None, "scale features, but not in 'linear_released'"
         ),
         'linear_seeds': Field(
-            (0,), fields_lib.SEEDS, 'linear probes; scores are their means'
+            (0,), fields_lib.SEEDS, 'of linear probes; scores are their means'
         ),
     },
 }

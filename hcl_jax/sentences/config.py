@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of configurations of sentences; defaults are the released settings."""
 
+from collections.abc import Collection
+
 import ml_collections
 
 from hcl_jax.sentences import scored_tasks
@@ -10,6 +12,11 @@ from hcl_jax.training.fields import Field
 
 SCORE = 'retrieval/accuracy'  # evaluated during training; chooses the best step
 PROTOCOLS = ('retrieval', 'sentences')
+EVALUATE_FLAGS = {
+    'tasks': 'evaluate.tasks',
+    'tasks_dir': 'evaluate.tasks_dir',
+    'word_vectors': 'evaluate.word_vectors',
+}
 
 FIELDS = {
     **config_lib.run_fields('sentences', ('quick_thoughts',)),
@@ -95,12 +102,12 @@ FIELDS = {
             2048, fields_lib.COUNT, 'sentences embedded at a time, at most'
         ),
         'tasks_dir': Field(
-            '', None, "labeled sentences to score on at the end; '': none"
+            '', None, "folder of labeled tasks to score on at the end; '': none"
         ),
         'tasks': Field(
             ('MR', 'CR', 'SUBJ', 'MPQA', 'TREC', 'MRPC'),
             fields_lib.some_of(scored_tasks.TASKS, 'MSRP'),
-            'which of them',
+            'names of tasks in tasks_dir to score on',
         ),
         'word_vectors': Field(
             '', None, "file of vectors for unknown words; '': none"
@@ -148,3 +155,29 @@ def final_protocols(config: ml_collections.ConfigDict) -> tuple[str, ...]:
   if config.evaluate.tasks_dir and 'sentences' not in protocols:
     protocols += ('sentences',)
   return protocols
+
+
+def set_protocols(
+    config: ml_collections.ConfigDict,
+    protocols: tuple[str, ...],
+    flags: Collection[str],
+) -> None:
+  """Sets what a run is scored by, and nothing else.
+
+  Args:
+    config: the whole configuration.
+    protocols: those asked for.
+    flags: which of ``EVALUATE_FLAGS`` were given.
+
+  Raises:
+    ValueError: flags and protocols do not fit.
+  """
+  config.evaluate.protocols = protocols
+  if 'sentences' not in protocols:
+    if flags:
+      raise ValueError(f'--{min(flags)} needs --protocol=sentences.')
+    config.evaluate.tasks_dir = ''  # or its tasks would be read
+  elif not config.evaluate.tasks_dir:
+    raise ValueError(
+        '--protocol=sentences needs --tasks_dir, the folder of the tasks.'
+    )
