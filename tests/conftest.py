@@ -45,9 +45,11 @@ jax.config.update('jax_numpy_dtype_promotion', 'strict')
 # Files that take longest begin first, so that no process ends long before the
 # others.
 _LONGEST = (
-    'in_batch', 'notebooks', 'sweep', 'devices', 'faults', 'models',
-    'sentence_loop', 'nce', 'step', 'tilting', 'benchmarks/sweep', 'jobs',
-    'processes', 'train', 'inspection', 'graph_loop', 'benchmarks/soak',
+    'losses/in_batch', 'notebooks', 'sweeps/sweeping', 'losses/devices',
+    'runs/faults', 'models/image_encoders', 'sentences/experiment',
+    'losses/nce', 'training/step', 'losses/tilting', 'benchmarks/sweep',
+    'sweeps/pool', 'runs/processes', 'train', 'report/inspection',
+    'graphs/experiment', 'benchmarks/soak',
 )  # fmt: skip
 
 
@@ -61,6 +63,7 @@ def pytest_collection_modifyitems(items):
   """Puts the longest files first."""
   folder = pathlib.Path(__file__).parent
   paths = [folder / f'{name}_test.py' for name in _LONGEST]
+  assert all(path.exists() for path in paths), paths
   order = {path: -i for i, path in enumerate(paths[::-1], 1)}
   items.sort(key=lambda item: order.get(item.path, 0))
 

@@ -65,6 +65,12 @@ def _module(path):
 
 class LayersTest(parameterized.TestCase):
 
+  def test_folders_of_tests_are_those_of_the_package(self):
+    here = pathlib.Path(__file__).parent
+    folders = {path.parent.name for path in here.glob('*/*_test.py')}
+    packages = {path.parent.name for path in _ROOT.glob('*/__init__.py')}
+    self.assertEqual(folders - {'benchmarks'}, packages)
+
   def test_modules_import_from_lower_layers_only(self):
     for path in _sources():
       parts = path.relative_to(_ROOT).with_suffix('').parts

@@ -20,7 +20,7 @@ from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import results as results_lib
 from tests.support import commands
 
-_ROOT = pathlib.Path(__file__).parent.parent
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 def _columns(**values):

@@ -61,7 +61,7 @@ class NamesTest(parameterized.TestCase):
 
   def test_the_version_that_has_them_is_bounded(self):
     setup = configparser.ConfigParser()
-    setup.read(pathlib.Path(__file__).parent.parent / 'setup.cfg')
+    setup.read(pathlib.Path(__file__).parents[2] / 'setup.cfg')
     self.assertIn(
         'tensorflow-datasets>=4.9.10,<4.10\n',
         setup['options']['install_requires'],

@@ -119,7 +119,7 @@ class InterruptionTest(parameterized.TestCase):
   def test_a_process(self, behaviour, signals, code):
     child = subprocess.Popen(
         [sys.executable, '-c', _LOOP, behaviour],
-        cwd=pathlib.Path(__file__).parent.parent,
+        cwd=pathlib.Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -134,7 +134,7 @@ class InterruptionTest(parameterized.TestCase):
   def test_a_command_that_has_nothing_to_save(self):
     ended = subprocess.run(
         [sys.executable, '-c', _COMMAND],
-        cwd=pathlib.Path(__file__).parent.parent,
+        cwd=pathlib.Path(__file__).parents[2],
         capture_output=True,
         text=True,
     )

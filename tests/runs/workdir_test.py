@@ -75,7 +75,7 @@ class WorkdirTest(parameterized.TestCase):
     )
     other = subprocess.Popen(
         [sys.executable, '-c', code, str(self.workdir)],
-        cwd=pathlib.Path(__file__).parent.parent,
+        cwd=pathlib.Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -37,7 +37,7 @@ from tests.support import commands
 from tests.support import looping
 from tests.support import tu
 
-_ROOT = pathlib.Path(__file__).parent.parent
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 # Two shapes of batches, and steps that do not make whole epochs of 4.

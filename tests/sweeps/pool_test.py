@@ -21,7 +21,7 @@ from hcl_jax.sweeps import pool as jobs
 from tests.support import commands
 from tests.support import corpus
 
-_ROOT = pathlib.Path(__file__).parent.parent
+_ROOT = pathlib.Path(__file__).parents[2]
 _CHAPTERS = 40
 
 

@@ -27,7 +27,7 @@ from tests.support import forks
 from tests.support import looping
 from tests.support import process_worker
 
-_ROOT = pathlib.Path(__file__).parent.parent
+_ROOT = pathlib.Path(__file__).parents[2]
 _CONFIG = 'configs/cifar10.py'
 _FIELDS = {
     'data.batch_size': 16,

@@ -474,7 +474,7 @@ class KilledTest(CheckpointTest):
   def test_killed_in_the_middle_of_a_save(self):
     child = subprocess.Popen(
         [sys.executable, '-c', _KILLED, str(self.directory)],
-        cwd=pathlib.Path(__file__).parent.parent,
+        cwd=pathlib.Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -526,7 +526,7 @@ class StarvedTest(CheckpointTest):
   def test_arrays_that_cannot_be_written_fail_in_one_line(self):
     done = subprocess.run(
         [sys.executable, '-c', _STARVED, str(self.directory)],
-        cwd=pathlib.Path(__file__).parent.parent,
+        cwd=pathlib.Path(__file__).parents[2],
         capture_output=True,
         text=True,
     )

@@ -20,7 +20,7 @@ from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.sweeps import grid
 from hcl_jax.training import config as config_lib
 
-_CONFIGS = pathlib.Path(__file__).parent.parent / 'configs'
+_CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 _ALL = sorted(path.stem for path in _CONFIGS.glob('*.py'))
 _OTHERS = 'graphs', 'paper', 'sentences'  # take no variant alone
 _NAMES = [name for name in _ALL if name not in _OTHERS]

@@ -143,7 +143,7 @@ class MetricsTest(absltest.TestCase):
     )
     subprocess.run(
         [sys.executable, '-c', script, self.workdir],
-        cwd=pathlib.Path(__file__).parent.parent,
+        cwd=pathlib.Path(__file__).parents[2],
     )
     self.assertEqual(self._steps(), [1, 2, 3])
 
