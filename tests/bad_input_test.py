@@ -312,7 +312,7 @@ class ConfigTest(BadInputTest):
       ('--sweep.loss.bta=1', 'Did you mean loss.beta'),
       ('--sweep.seed', 'has no values'),
       ('--sweep.seed=', 'must be integers'),
-      ('--sweep.seed=one', "must be whole numbers between commas, got 'one'"),
+      ('--sweep.seed=one', "must be integers between commas, got 'one'"),
       ('--sweep.seed=0,0', 'has the value 0 twice'),
       ('--sweep.seed=3:3', 'has no values'),
       ('--sweep.seed=0:99999999', 'has too many values'),

@@ -122,9 +122,10 @@ class Checkpoints:
       with self._saving(), _ONE_SAVE:
         # Orbax meeting an unusable directory leaves threads that never end.
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._open_manager().save(step, args=args, force=True)
+        manager = self._open_manager()
+        manager.save(step, args=args, force=True)
         if wait:
-          self.wait()
+          manager.wait_until_finished()
     return new
 
   def restore(

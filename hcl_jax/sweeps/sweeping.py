@@ -224,9 +224,9 @@ def _group_label(run):
 
 
 def _outcome(run, result):
-  """Returns a line with the main score of each protocol, or what failed."""
+  """Returns a line with the main score of each protocol."""
   if 'failure' in result:
-    return f'{run.label}: {result["failure"]}'
+    return f'{run.label}: failed'
   main = {}
   for name, score in scores_lib.of_numbers(result['scores']).items():
     if score.kind == 'share':

@@ -75,9 +75,8 @@ class InfoGraphTaskTest(parameterized.TestCase):
 
     variables = {'params': params, **task.init(jax.random.key(0), batch)[1]}
     (features, *_), _ = task.module.apply(
-        variables, graphs_lib.GraphBatch(**batch), train=True,
-        mutable=['batch_stats'],
-    )  # fmt: skip
+        variables, batch, train=True, mutable=['batch_stats']
+    )
     keys = task_lib.row_keys(_KEY, jnp.arange(8, dtype=jnp.int32), 1)[:, 0]
     noise = np.stack([jax.random.uniform(key, (8,)) for key in keys])
     self.assertTrue(np.all((noise >= 0) & (noise < 1)))

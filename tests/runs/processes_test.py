@@ -131,7 +131,7 @@ class TwoProcessesTest(looping.LoopTest):
   def _experiment(self, **fields):
     config = runpy.run_path(str(_ROOT / _CONFIG))['get_config']()
     config.update_from_flattened_dict(_FIELDS | fields)
-    return process_worker.prepare(config)
+    return process_worker.prepare(0.0, 0, config)
 
   def _whole_run(self):
     """The run of one process with eight devices; the first call trains it."""

@@ -24,7 +24,7 @@ def _given(count=150):
 
 class EmbedderTest(parameterized.TestCase):
 
-  def _embedder(self, encoder='bag', **knobs):
+  def _embedder(self, encoder='bag'):
     config = sentence_config.quick_thoughts()
     config.update_from_flattened_dict({
         'data.max_length': _LENGTH, 'evaluate.batch_size': 64,
@@ -34,8 +34,8 @@ class EmbedderTest(parameterized.TestCase):
         config, vocabulary_size=_VOCABULARY, total_steps=1, steps_per_epoch=1
     )
     some = sentences.pack(np.zeros((1, 2), np.int32), np.array([2]))
-    params, _ = jax.jit(task.init)(jax.random.key(0), some._asdict())
-    return task, params, embedding.Embedder(task, config, **knobs)
+    params, _ = jax.jit(task.init)(jax.random.key(0), some)
+    return task, params, embedding.Embedder(task, config)
 
   @parameterized.parameters('gru', 'bag')
   def test_is_the_plain_way(self, encoder):
@@ -47,7 +47,7 @@ class EmbedderTest(parameterized.TestCase):
       row[: len(words)] = words[:_LENGTH]
     # No word at all counts as one that is unknown.
     length = np.clip([len(words) for words in given], 1, _LENGTH)
-    plain = sentences.pack(whole, length)._asdict()
+    plain = sentences.pack(whole, length)
     np.testing.assert_allclose(
         features,
         jax.jit(task.features)(params, {}, plain),
@@ -63,10 +63,10 @@ class EmbedderTest(parameterized.TestCase):
     given, shapes = _given(), set()
     features = embed._features
 
-    def record(knobs, params, batch):
+    def record(params, state, batch):
       leaves, structure = jax.tree.flatten(batch)
       shapes.add((structure, *map(jax.typeof, leaves)))
-      return features(knobs, params, batch)
+      return features(params, state, batch)
 
     embed._features = record
     embed(params, given[:140])
@@ -82,7 +82,7 @@ class EmbedderTest(parameterized.TestCase):
     embed(params, [np.array([1])] * 100, seen.append)
     self.assertEqual(seen, [64, 100])
 
-  def test_sentences_that_fill_lanes_badly(self):
+  def test_sentences_that_fill_packed_rows_badly(self):
     _, params, embed = self._embedder()
     rng = np.random.default_rng(0)
     given = list(rng.integers(0, _VOCABULARY, (40, 7)))
@@ -99,7 +99,7 @@ class EmbedderTest(parameterized.TestCase):
       if len(calls) == 2:
         raise KeyboardInterrupt
 
-    _, params, embed = self._embedder(poll=poll)
+    _, params, embed = self._embedder()
     with self.assertRaises(KeyboardInterrupt):
-      embed(params, _given())
+      embed(params, _given(), poll=poll)
     self.assertLen(calls, 2)

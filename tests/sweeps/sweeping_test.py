@@ -440,7 +440,7 @@ class RunTest(_SweepTestCase):
         sweeping._outcome(run, {'scores': scores}),
         'seed=1: knn/top1 50.00%, linear/top1 62.50%',
     )
-    self.assertEqual(sweeping._outcome(run, {'failure': 'x'}), 'seed=1: x')
+    self.assertEqual(sweeping._outcome(run, {'failure': 'x'}), 'seed=1: failed')
 
 
 class ResultsTest(absltest.TestCase):

@@ -318,7 +318,7 @@ class LimitsTest(parameterized.TestCase):
       ('evaluate.linear_seeds', (), r'linear_seeds must be one or more'),
       ('evaluate.linear_seeds', (-1,), r'linear_seeds must be one or more'),
       ('evaluate.linear_seeds', ('a',), r'linear_seeds must be one or more'),
-      ('evaluate.linear_decay_epochs', (0,), r'must be whole numbers >= 1'),
+      ('evaluate.linear_decay_epochs', (0,), r'must be integers >= 1'),
   )
   def test_names_the_field(self, field, value, message):
     config = image_config.simclr()
