@@ -29,7 +29,8 @@ def sample(
   scores = nodes[batch.members[there]] @ pooled[: len(index)].T
   others = batch.graph_ids[there][:, None] != np.arange(len(index))
   # Released weights grow as the scores fall.
-  sign = -1 if experiment.config.loss.variant == 'released' else 1
+  loss = experiment.config.loss
+  sign = -1 if loss.variant == 'released' else 1
   tilts = sign * sample_lib.clip_factor(scores, others) * scores
   order = np.concatenate([index, np.setdiff1d(np.arange(len(graphs)), index)])
   items = np.arange(len(index))
@@ -39,7 +40,7 @@ def sample(
       items=np.stack([_draw_graph(graphs, row) for row in index]),
       item_names=[_describe_graph(graphs, row) for row in index],
       negatives=sample_lib.Negatives(
-          None, tilts[first], others[first], items, items
+          None, tilts[first], others[first], items, items, _tau_plus(loss)
       ),
   )
 
@@ -131,6 +132,13 @@ def graph_picture(
     box = x - radius, y - radius, x + radius, y + radius
     pen.ellipse(box, fill=_NODE)
   return np.asarray(picture.resize((size, size), Image.Resampling.LANCZOS))
+
+
+def _tau_plus(loss):
+  """Returns tau_plus, or the default of the variant."""
+  if loss.tau_plus is not None:
+    return loss.tau_plus
+  return 0.5 if loss.variant == 'released' else 0.0
 
 
 def _draw_graph(graphs, row):

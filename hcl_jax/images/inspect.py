@@ -51,6 +51,7 @@ def sample(
           where=where[:num_items],
           anchors=items,
           items=np.concatenate([items, items]),
+          tau_plus=config.loss.tau_plus,
       ),
       views=views,
   )

@@ -90,7 +90,8 @@ class RunReport:
     standard = [
         run.name
         for run in self._runs
-        if run.name in curves and not (run.config.loss.beta or _tau_plus(run))
+        if run.name in curves
+        and not (run.config.loss.beta or run.sample.negatives.tau_plus)
     ]
     return standard[0] if len(standard) == 1 and len(curves) > 1 else None
 
@@ -162,7 +163,7 @@ class RunReport:
         [
             run.name,
             f'{run.config.loss.beta:g}',
-            f'{_tau_plus(run):g}',
+            f'{run.sample.negatives.tau_plus:g}',
             f'{np.mean(_effective(run, run.config.loss.beta)):.1f}',
             f'{np.mean(run.sample.negatives.where.sum(axis=1)):.0f}',
             _clamped(run),
@@ -285,16 +286,6 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
   )
 
 
-
-
-def _tau_plus(run):
-  """Returns tau_plus, or the loss's default if the configuration has None."""
-  tau_plus = run.config.loss.tau_plus
-  if tau_plus is None:
-    return 0.5 if run.config.loss.variant == 'released' else 0.0
-  return tau_plus
-
-
 def _describe_pairs(sample):
   compared = 'embeddings, as the loss compares them'
   if sample.views is None:
@@ -339,7 +330,7 @@ def _clamped(run):
       negatives.pos_logits,
       negatives.neg_logits,
       beta=run.config.loss.beta,
-      tau_plus=_tau_plus(run),
+      tau_plus=run.sample.negatives.tau_plus,
       log_floor=_log_floor(run),
       where=negatives.where,
   )
@@ -365,7 +356,7 @@ def _panel_run(run):
   return page.PanelRun(
       name=run.name,
       beta=run.config.loss.beta,
-      tau_plus=_tau_plus(run),
+      tau_plus=run.sample.negatives.tau_plus,
       pos_logits=negatives.pos_logits[rows] if with_loss else None,
       neg_logits=negatives.neg_logits[rows],
       where=negatives.where[rows],

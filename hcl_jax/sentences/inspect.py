@@ -48,5 +48,7 @@ def sample(
       labels=np.unique(pairs, return_inverse=True)[1],
       items=[text.text(row) for row in index],
       item_names=None,
-      negatives=sample_lib.Negatives(None, scores, where, rows, rows),
+      negatives=sample_lib.Negatives(
+          None, scores, where, rows, rows, config.loss.tau_plus
+      ),
   )

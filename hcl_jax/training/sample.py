@@ -26,6 +26,7 @@ class Negatives(NamedTuple):
     where: what is a negative of its anchor, ``[a, n]``.
     anchors: the item that each anchor is of, ``[a]``.
     items: the item that each column is of, ``[n]``.
+    tau_plus: class prior that the loss takes.
   """
 
   pos_logits: np.ndarray | None
@@ -33,6 +34,7 @@ class Negatives(NamedTuple):
   where: np.ndarray
   anchors: np.ndarray
   items: np.ndarray
+  tau_plus: float = 0.0
 
 
 class Sample(NamedTuple):
