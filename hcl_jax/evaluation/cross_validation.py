@@ -3,8 +3,10 @@
 
 from collections.abc import Callable
 from collections.abc import Generator
+from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import contextvars
 import functools
 from typing import Any
 from typing import Protocol
@@ -26,6 +28,30 @@ Division = tuple[np.ndarray, np.ndarray]
 _ROWS_FOR_PROCESSES = 500
 # Folds per task of a process, for any number of processes.
 _FOLDS_TOGETHER = 5
+
+
+# Processes that the threads of a sweep share.
+_pool_size: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    'pool_size', default=None
+)
+
+
+@contextlib.contextmanager
+def shared_pool(size: int) -> Iterator[None]:
+  """Runs cross-validations of several threads in shared processes.
+
+  Args:
+    size: how many processes; the same in all threads. They start with the
+      first cross-validation that is not told its ``workers``.
+
+  Yields:
+    Nothing.
+  """
+  token = _pool_size.set(size)
+  try:
+    yield
+  finally:
+    _pool_size.reset(token)
 
 
 class Classifier(Protocol):
@@ -272,7 +298,12 @@ def _by_fold(progress, folds):
 
 def _in_processes(function, arguments, workers, progress):
   """Returns results of a function for each tuple of arguments, in order."""
-  parallel = joblib.Parallel(n_jobs=workers, return_as='generator')
+  # Threads that share processes must not share folders of large arrays.
+  parallel = joblib.Parallel(
+      n_jobs=workers,
+      return_as='generator',
+      max_nbytes='1M' if _pool_size.get() is None else None,
+  )
   results = cast(
       Generator[Any, None, None],
       parallel(joblib.delayed(function)(*each) for each in arguments),
@@ -294,6 +325,8 @@ def _read(features, labels, cs):
 
 
 def _read_workers(workers, rows, folds):
+  if workers is None:
+    workers = _pool_size.get()
   if workers is None:
     many = rows >= _ROWS_FOR_PROCESSES
     workers = min(joblib.cpu_count(), folds) if many else 1

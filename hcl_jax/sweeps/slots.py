@@ -21,6 +21,7 @@ import numpy as np
 
 from hcl_jax import domains
 from hcl_jax import models
+from hcl_jax.evaluation import cross_validation
 from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import progress as progress_lib
 from hcl_jax.sweeps import grid
@@ -110,8 +111,10 @@ def _in_threads(work, devices, interruption):
   results = queue.Queue()
 
   def put_results(device):
-    for result in work(device):
-      results.put(result)
+    # Threads share one interpreter; scikit-learn would hold it.
+    with cross_validation.shared_pool(joblib.cpu_count()):
+      for result in work(device):
+        results.put(result)
 
   with futures.ThreadPoolExecutor(len(devices)) as pool:
     slots = [pool.submit(put_results, device) for device in devices]
@@ -211,7 +214,8 @@ class _Slot:
         def finish(i):
           if i in failures:
             return {'failure': failures[i]}
-          return {'scores': runs[i].finish(_entry(states, i))}
+          with cross_validation.shared_pool(joblib.cpu_count()):
+            return {'scores': runs[i].finish(_entry(states, i))}
 
         with futures.ThreadPoolExecutor(joblib.cpu_count()) as pool:
           finished = list(pool.map(finish, range(len(runs))))

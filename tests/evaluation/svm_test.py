@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-validated SVM and logistic regression against scikit-learn's own."""
 
+from concurrent import futures
 import doctest
 import pickle
+from unittest import mock
 import warnings
 
 from absl.testing import parameterized
+import joblib
 import numpy as np
 from sklearn import linear_model
 from sklearn import model_selection
@@ -96,6 +99,33 @@ class SvmTest(parameterized.TestCase):
     self.assertEqual(counts, [(1, 3), (2, 3), (3, 3)])
     self.assertEqual(run(seed=1, workers=2), one)
     self.assertNotEqual(run(seed=2), one)
+
+  def test_threads_share_processes(self):
+    features, labels = _rings(90)
+    # Large enough for joblib to keep in a file, if it may.
+    features = np.pad(features, ((0, 0), (0, 2000)))
+
+    def run(seed, **workers):
+      return evaluation.svm_accuracy(
+          features, labels, folds=3, inner_folds=2, cs=(0.1, 10.0), seed=seed,
+          gamma=0.5, **workers,
+      )  # fmt: skip
+
+    def run_in_pool(seed):
+      with cross_validation.shared_pool(2):
+        return run(seed)
+
+    expected = [run(seed, workers=1) for seed in range(6)]
+    with (
+        mock.patch.object(
+            joblib, 'Parallel', side_effect=joblib.Parallel
+        ) as parallel,
+        futures.ThreadPoolExecutor(3) as pool,
+    ):
+      found = list(pool.map(run_in_pool, range(6)))
+    self.assertEqual(found, expected)
+    sizes = {call.kwargs['n_jobs'] for call in parallel.call_args_list}
+    self.assertEqual(sizes, {2})
 
   def test_progress_may_end_it(self):
     features, labels = _rings(60)
