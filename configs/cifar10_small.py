@@ -8,7 +8,7 @@ Variants: hard (default), debiased, standard. Apart from encoder, length and
 cosine, the released settings.
 
 Measured with --config.seed=0 and 1 on two shared cores of an Intel Xeon, top-1
-in percent, kNN / linear readout:
+in percent, kNN / linear probe:
 
   standard  52.8 / 59.4  and  53.2 / 60.7
   debiased  53.3 / 60.2  and  53.5 / 61.0

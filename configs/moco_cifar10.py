@@ -11,7 +11,7 @@ These are MoCo-v2's: temperature 0.2, SGD at 0.03 for 256 images, m = 0.999,
 a cosine. ResNet-18 with BatchNorm in eight parts, so that shuffled keys hide
 their batch on one device, is MoCo's own choice for CIFAR-10. The queue is
 longer than the data set, so older keys of the query's own image are masked. The
-linear readout is MoCo's. Meant for a GPU or TPU; not run to the end by us.
+linear probe is MoCo's. Meant for a GPU or TPU; not run to the end by us.
 """
 
 from hcl_jax.images import config as image_config

@@ -5,7 +5,7 @@
       --jobs=2
   python -m hcl_jax.sweep --config=configs/paper.py:hardness,full --workdir=DIR
 
-Each with seeds 0, 1 and 2, kNN and linear readout:
+Each with seeds 0, 1 and 2, kNN and linear probe:
 
   methods_cifar10    standard, debiased, hard, and hard without debiasing: beta
   methods_cifar100   0 and 1 by tau_plus 0 and that of the data set; the epoch
@@ -21,7 +21,7 @@ Each with seeds 0, 1 and 2, kNN and linear readout:
   mochi              MoCo-v2 with MoCHi's synthetic negatives, a rival
 
 full is the paper's scale, for an accelerator: a ResNet-50 (MoCo: a ResNet-18),
-400 epochs (MoCo: 200), crops of its size, STL-10 with its unlabelled images. It
+400 epochs (MoCo: 200), crops of its size, STL-10 with its unlabeled images. It
 was not run by us.
 
 small, the default, is for a CPU: the small encoder (0.6 M parameters), crops of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quick-thoughts with hard negatives: sentences that know their neighbours.
+"""Quick-thoughts with hard negatives: sentences that know their neighbors.
 
   python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz \\
       --validation_documents=90
@@ -20,7 +20,7 @@ self_pair, floor and window are the choices. Meant for tens of millions of
 sentences and a GPU or TPU; not run to the end by us.
 
 small is for a CPU: 150 units, 200 numbers for a word, batches of 256 made of
-blocks of 32 neighbouring sentences in an order of the seed, and a cosine from
+blocks of 32 neighboring sentences in an order of the seed, and a cosine from
 4e-3, the best of four rates for the standard loss. Run with
 --config.train.steps=2000, half an epoch of a million sentences, seeds 0 and 1,
 on two cores of an AMD EPYC: mean accuracy of the six tasks in percent standard

@@ -5,8 +5,8 @@
   python -m hcl_jax.train --config=configs/stl10.py:hard --workdir=DIR
 
 Variants: hard (default), debiased, standard. Trains on crops of 32 pixels of
-the labelled and unlabelled images, evaluates on whole ones of 96 pixels, and
-normalises by the statistics of CIFAR-10, all as released. The memory of 105,000
+the labeled and unlabeled images, evaluates on whole ones of 96 pixels, and
+normalizes by the statistics of CIFAR-10, all as released. The memory of 105,000
 images is 2.9 GB. Meant for a GPU or TPU; not run to the end by us.
 """
 
