@@ -23,8 +23,8 @@ beta = 10 on MUTAG and loses 0.7 to 0.9 on PROTEINS; elsewhere, where it was
 repeated, hard negatives change little.
 
 Measured on two cores of an Intel Xeon that others used too: a run on MUTAG
-takes 17 to 21 s from start to scores, and its 40 runs of four betas and ten
-seeds 157 s as a sweep.
+takes 12 to 16 s from start to scores, and its 40 runs of four betas and ten
+seeds 121 s as a sweep.
 A run on REDDIT-BINARY takes 0.9 GB. On two cores of an AMD EPYC a run on DD
 takes 11 minutes of one core, and one on REDDIT-BINARY 10.
 """
