@@ -17,6 +17,7 @@ import functools
 import io
 import pathlib
 from typing import NamedTuple
+import warnings
 import zipfile
 import zlib
 
@@ -197,10 +198,13 @@ def _read_numbers(name, kind, files, columns=1) -> np.ndarray:
   if not content.strip():
     raise ValueError(f'{file} is empty.')
   try:
-    numbers = np.loadtxt(
-        io.BytesIO(content), np.int64, comments=None, delimiter=',', ndmin=2
-    )
-  except (ValueError, OverflowError) as error:
+    with warnings.catch_warnings():
+      # Before numpy 2.3 a float became an integer with no more than that.
+      warnings.simplefilter('error', DeprecationWarning)
+      numbers = np.loadtxt(
+          io.BytesIO(content), np.int64, comments=None, delimiter=',', ndmin=2
+      )
+  except (ValueError, OverflowError, DeprecationWarning) as error:
     raise ValueError(f'{file} must hold integers: {error}') from error
   if numbers.shape[1] != columns:
     raise ValueError(
