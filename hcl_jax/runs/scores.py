@@ -33,8 +33,8 @@ class Score(float):
     score.kind = kind
     return score
 
-  def __getnewargs__(self):
-    return float(self), self.kind
+  def __reduce__(self):
+    return type(self), (float(self), self.kind)
 
 
 def of_numbers(scores: Mapping[str, Any]) -> dict[str, Score]:
@@ -79,8 +79,8 @@ def read_kinds(workdir: pathlib.Path) -> dict[str, Kind]:
   """Reads the kinds of the scores of a run; none of an unfinished one."""
   try:
     text = (workdir / _FILE).read_text(encoding='utf-8')
-    return dict(json.loads(text).get(_KINDS, {}))
-  except (OSError, ValueError):
+    return dict(json.loads(text)[_KINDS])
+  except (OSError, ValueError, TypeError, KeyError):
     return {}
 
 

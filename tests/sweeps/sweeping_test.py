@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sweeps: their flags, runs that equal single ones, what is written."""
 
+import contextlib
 import csv
 import json
 import os
@@ -24,11 +25,13 @@ from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
+from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import results as results_lib
+from hcl_jax.sweeps import slots
 from hcl_jax.sweeps import sweeping
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
@@ -264,6 +267,33 @@ class SlotsTest(_SweepTestCase):
       np.testing.assert_allclose(*features, rtol=1e-3, atol=1e-3)
       with looping.open_checkpoints(folder, experiment) as checkpoints:
         self.assertEqual(checkpoints.steps(), [2, 3])
+
+  def test_runs_that_cannot_be_stacked_train_one_by_one(self):
+    """Those of other shapes, and those that were stopped at other steps."""
+    config = _config()
+    sweep = sweeping.Sweep(config, {'seed': (3, 5)}, runs_per_device=2)
+    experiment = domains.make_experiment(sweep.runs[0].config)
+    single, stopped = self.root / 'single', self.root / 'stopped'
+    loop.train(experiment, single)
+    with interruption_lib.Interruption() as interruption:
+      interruption.requested = True
+      with self.assertRaisesRegex(loop.Interrupted, 'after step 1'):
+        loop.train(
+            experiment,
+            stopped / 'runs' / sweep.runs[0].name,
+            interruption=interruption,
+        )
+    shapes = mock.patch.object(slots, '_shapes', id)
+    for case, workdir in (
+        (shapes, self.root / 'shapes'),
+        (contextlib.nullcontext(), stopped),
+    ):
+      with case:
+        sweep.run(workdir)
+      written = workdir / 'runs' / sweep.runs[0].name / 'scores.json'
+      self.assertEqual(
+          written.read_bytes(), (single / 'scores.json').read_bytes()
+      )
 
   def test_a_group_is_compiled_once_for_each_device(self):
     plain = step_lib.single_step
