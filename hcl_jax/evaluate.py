@@ -61,12 +61,14 @@ def _define_flags():
   for name, lines in helps.items():
     define = flags.DEFINE_list if kinds[name] is tuple else flags.DEFINE_string
     define(name, None, f'{" ".join(lines)} By default as in the run.')
+  # What a room takes as a str names a file or a folder.
+  command.local(*(name for name, kind in kinds.items() if kind is str))
   return tuple(helps)
 
 
 _FLAGS_OF_ROOMS = _define_flags()
 command.require('workdir')
-command.local('workdir', 'data_dir', 'json', 'tasks_dir', 'word_vectors')
+command.local('workdir', 'data_dir', 'json')
 
 
 def main(arguments: list[str]) -> int:

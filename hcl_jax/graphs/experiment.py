@@ -48,11 +48,6 @@ def prepare(
     The experiment.
   """
   del to_train
-  if jax.process_count() > 1:
-    raise ValueError(
-        f"config.task='infograph' trains in one process, got "
-        f'{jax.process_count()}; give each of them a run of its own.'
-    )
   if like:
     graph_config.check_graphs(config, like.data.graphs.labels)
     return _assemble(config, like.data.graphs, like.data.features)

@@ -2,16 +2,15 @@
 """InfoGraph: nodes against graphs, negatives from the other graphs."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-import ml_collections
 
 import hcl_jax
 from hcl_jax.models import gin
-from hcl_jax.training import annealing
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import task
 
 
@@ -107,8 +106,8 @@ class InfoGraph:
 
 
 def create(
-    config: ml_collections.ConfigDict, *, total_steps: int, steps_per_epoch: int
-) -> InfoGraph:
+    config: fields_lib.Config, *, total_steps: int, steps_per_epoch: int
+) -> task.Task:
   """Makes the task that a configuration describes.
 
   Args:
@@ -119,12 +118,12 @@ def create(
   Returns:
     The task.
   """
-  loss: Any = config.loss
+  loss = config.loss
   return InfoGraph(
       module=gin.InfoGraph(
           **config.model, with_prior=loss.prior_weight > 0
       ),
-      beta=annealing.beta_schedule(loss, total_steps, steps_per_epoch),
+      beta=config_lib.beta_schedule(loss, total_steps, steps_per_epoch),
       tau_plus=loss.tau_plus,
       variant=loss.variant,
       prior_weight=loss.prior_weight,

@@ -1,26 +1,300 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image tasks by configuration."""
+"""Image tasks: SimCLR and MoCo-v2, where an encoder meets a loss."""
 
+from collections.abc import Callable
+import dataclasses
 import functools
+from typing import Any
+from typing import NamedTuple
 
-import ml_collections
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
 
+import hcl_jax
 from hcl_jax import augment
 from hcl_jax import models
-from hcl_jax.images import encoder as image_encoder
-from hcl_jax.images import moco
-from hcl_jax.images import simclr
-from hcl_jax.training import annealing
-from hcl_jax.training import task
+from hcl_jax import momentum
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import task as task_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageEncoder:
+  """Does what both image tasks do with a module.
+
+  Attributes:
+    module: images to (features, embeddings), with a ``train`` argument.
+    augment: ``(keys [b], images [b, ...]) -> views``.
+    normalize: the transform of images that are evaluated.
+  """
+
+  module: nn.Module
+  augment: Callable[[jax.Array, jax.Array], jax.Array]
+  normalize: Callable[[jax.Array], jax.Array]
+
+  def init(self, key: jax.Array, images: jax.Array) -> tuple[Any, Any]:
+    """Returns parameters, and the other collections: running statistics."""
+    variables = dict(
+        self.module.init(key, self.normalize(images), train=False)
+    )
+    return variables.pop('params'), variables
+
+  def embed(self, params: Any, stats: Any, views: jax.Array):
+    """Embeds one view, whose batch statistics are its own."""
+    (_, z), updated = self.module.apply(
+        {'params': params, **stats}, views, train=True, mutable=['batch_stats']
+    )
+    return z, {**stats, **updated}
+
+  def evaluate(
+      self,
+      params: Any,
+      stats: Any,
+      images: jax.Array,
+      keys: jax.Array | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns features and embeddings in evaluation mode.
+
+    Args:
+      params: the parameters.
+      stats: the running statistics.
+      images: uint8 ``[b, height, width, 3]``.
+      keys: one for each image, to augment it; None for the image as it is.
+
+    Returns:
+      The pooled output before the head and what the head makes of it, both
+      ``[b, dim]``. What is not used is not computed in a compiled function.
+    """
+    if keys is None:
+      views = self.normalize(images)
+    else:
+      views = self.augment(keys, images)
+    return self.module.apply({'params': params, **stats}, views, train=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class SimCLR:
+  """Two views, one encoder, :func:`hcl_jax.simclr_loss` between them.
+
+  The two views are embedded one after the other, so BatchNorm sees them apart
+  and its running statistics move twice a step, as in the released code.
+
+  Attributes:
+    encoder: the image encoder and its views.
+    beta: schedule of the concentration.
+    loss_options: further options of the loss by name.
+    supervised_negatives: drop negatives of the anchor's class, by labels.
+    axis_name: mapped axis of devices, or None.
+  """
+
+  encoder: ImageEncoder
+  beta: hcl_jax.schedules.Schedule
+  loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  supervised_negatives: bool = False
+  axis_name: str | None = task_lib.AXIS
+
+  def init(self, key, batch):
+    return self.encoder.init(key, batch['image'])
+
+  def embed(self, params, state, batch, key, rows):
+    keys = task_lib.row_keys(key, rows, 2)
+    images = batch['image']
+    others = batch.get('positive', images)  # of the same class, if asked for
+    embeddings = []
+    for view_keys, view_of in ((keys[:, 0], images), (keys[:, 1], others)):
+      views = self.encoder.augment(view_keys, view_of)
+      z, state = self.encoder.embed(params, state, views)
+      embeddings.append(z)
+    state = _across_devices(state, self.axis_name)
+    return tuple(embeddings), state
+
+  def loss(self, embeddings, state, batch, step):
+    return hcl_jax.simclr_loss(
+        *embeddings,
+        beta=self.beta(step),
+        labels=batch['label'] if self.supervised_negatives else None,
+        axis_name=self.axis_name,
+        **self.loss_options,
+    )
+
+  def update(self, params, state, embeddings, batch):
+    return state
+
+  def metrics(self, embeddings, batch, step):
+    return {'beta': self.beta(step)}
+
+  def features(self, params, state, batch, keys=None):
+    return self.encoder.evaluate(params, state, batch['image'], keys)[0]
+
+  def compared(self, params, state, batch, keys=None):
+    return self.encoder.evaluate(params, state, batch['image'], keys)[1]
+
+
+class Mixing(NamedTuple):
+  """Holds MoCHi's options, see :func:`hcl_jax.momentum.mix_hardest`.
+
+  Attributes:
+    num_hardest: N, how many of the nearest keys are mixed.
+    num_mixed: s, mixtures of two of them.
+    num_with_query: s', mixtures of one and the query.
+    warmup_steps: the first so many steps are without.
+  """
+
+  num_hardest: int
+  num_mixed: int
+  num_with_query: int
+  warmup_steps: int = 0
+
+
+class MoCoState(NamedTuple):
+  """Holds what MoCo carries beside the query encoder's parameters."""
+
+  stats: Any
+  key_params: Any
+  key_stats: Any
+  queue: momentum.Queue
+
+
+@dataclasses.dataclass(frozen=True)
+class MoCo:
+  r"""Queries by the encoder, keys by its moving average.
+
+  The key encoder is :math:`\theta_k \leftarrow m \theta_k + (1-m) \theta_q`
+  after every step, which is before the keys of the next one. Keys are embedded
+  in shuffled order, so that BatchNorm (of a device, or of one of its
+  ``bn_splits``) does not see a query and its key among the same neighbors.
+
+  Attributes:
+    encoder: the image encoder and its views.
+    beta: schedule of the concentration.
+    queue_size: number of past keys.
+    embedding_dim: their width.
+    momentum: m.
+    mask_own_image: drop older keys of the query's own image.
+    shuffle: whether keys are shuffled.
+    mixing: synthetic negatives as of MoCHi, or None.
+    loss_options: further options of :func:`hcl_jax.moco_loss` by name.
+    axis_name: mapped axis of devices, or None.
+  """
+
+  encoder: ImageEncoder
+  beta: hcl_jax.schedules.Schedule
+  queue_size: int = 65536
+  embedding_dim: int = 128
+  momentum: float = 0.999
+  mask_own_image: bool = True
+  shuffle: bool = True
+  mixing: Mixing | None = None
+  loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  axis_name: str | None = task_lib.AXIS
+
+  def init(self, key, batch):
+    encoder_key, queue_key = jax.random.split(key)
+    params, stats = self.encoder.init(encoder_key, batch['image'])
+    queue = momentum.init_queue(
+        queue_key, self.queue_size, self.embedding_dim
+    )
+    # Copies, because a donated buffer must not be given twice.
+    copies = jax.tree.map(jnp.copy, (params, stats))
+    return params, MoCoState(stats, *copies, queue)
+
+  def embed(self, params, state, batch, key, rows):
+    view_key, shuffle_key = jax.random.split(key)
+    keys = task_lib.row_keys(view_key, rows, 2 if self.mixing is None else 3)
+    views = [self.encoder.augment(keys[:, i], batch['image']) for i in (0, 1)]
+    q, stats = self.encoder.embed(params, state.stats, views[0])
+    k, key_stats = self._embed_keys(state, views[1], shuffle_key)
+    stats, key_stats = _across_devices(
+        (stats, key_stats), self.axis_name
+    )
+    embeddings = q, k
+    if self.mixing is not None:
+      embeddings += (self._mix(state, q, batch, keys[:, 2]),)
+    return embeddings, state._replace(stats=stats, key_stats=key_stats)
+
+  def _mix(self, state, q, batch, keys):
+    return momentum.mix_hardest(
+        keys,
+        q.astype(state.queue.keys.dtype),
+        state.queue.keys,
+        num_hardest=self.mixing.num_hardest,
+        num_mixed=self.mixing.num_mixed,
+        num_with_query=self.mixing.num_with_query,
+        where=self._negatives(state, batch),
+    ).astype(q.dtype)
+
+  def _negatives(self, state, batch):
+    """Keys of other images, or None for all keys."""
+    if not self.mask_own_image:
+      return None
+    return momentum.of_other_images(state.queue, batch['index'])
+
+  def _embed_keys(self, state, views, shuffle_key):
+    if not self.shuffle:
+      k, stats = self.encoder.embed(state.key_params, state.key_stats, views)
+      return jax.lax.stop_gradient((k, stats))
+    everywhere = self._gather(views)
+    order = jax.random.permutation(shuffle_key, everywhere.shape[0])
+    k, stats = self.encoder.embed(
+        state.key_params, state.key_stats, self._own_rows(everywhere[order])
+    )
+    k = self._own_rows(self._gather(k)[jnp.argsort(order)])
+    return jax.lax.stop_gradient((k, stats))
+
+  def _gather(self, x):
+    if self.axis_name is None:
+      return x
+    return jax.lax.all_gather(x, self.axis_name, tiled=True)
+
+  def _own_rows(self, x):
+    if self.axis_name is None:
+      return x
+    rows = x.shape[0] // jax.lax.axis_size(self.axis_name)
+    start = jax.lax.axis_index(self.axis_name) * rows
+    return jax.lax.dynamic_slice_in_dim(x, start, rows)
+
+  def loss(self, embeddings, state, batch, step):
+    q, k, *synthetic = embeddings
+    loss = functools.partial(
+        hcl_jax.moco_loss,
+        q,
+        k,
+        state.queue.keys,
+        beta=self.beta(step),
+        where=self._negatives(state, batch),
+        **self.loss_options,
+    )
+    if not synthetic:
+      return loss()
+    mixes = step >= self.mixing.warmup_steps
+    return jnp.where(mixes, loss(extra=synthetic[0]), loss())
+
+  def update(self, params, state, embeddings, batch):
+    keys, index = self._gather(embeddings[1]), self._gather(batch['index'])
+    return state._replace(
+        key_params=momentum.average(state.key_params, params, self.momentum),
+        queue=momentum.push(state.queue, keys, index),
+    )
+
+  def metrics(self, embeddings, batch, step):
+    return {'beta': self.beta(step)}
+
+  def features(self, params, state, batch, keys=None):
+    return self.encoder.evaluate(params, state.stats, batch['image'], keys)[0]
+
+  def compared(self, params, state, batch, keys=None):
+    return self.encoder.evaluate(params, state.stats, batch['image'], keys)[1]
 
 
 def create(
-    config: ml_collections.ConfigDict,
+    config: fields_lib.Config,
     *,
     total_steps: int,
     steps_per_epoch: int,
-    axis_name: str | None = task.AXIS,
-) -> task.Task:
+    axis_name: str | None = task_lib.AXIS,
+) -> task_lib.Task:
   """Makes the task that a configuration describes.
 
   Args:
@@ -32,7 +306,7 @@ def create(
   Returns:
     The task.
   """
-  beta = annealing.beta_schedule(config.loss, total_steps, steps_per_epoch)
+  beta = config_lib.beta_schedule(config.loss, total_steps, steps_per_epoch)
   options = {
       name: config.loss[name]
       for name in ('temperature', 'tau_plus', 'floor', 'stop_gradient_weights')
@@ -40,7 +314,7 @@ def create(
   options['block_size'] = config.loss.block_size or None
   encoder = create_encoder(config, axis_name)
   if config.task == 'moco':
-    return moco.MoCo(
+    return MoCo(
         encoder,
         beta,
         embedding_dim=config.model.embedding_dim,
@@ -49,7 +323,7 @@ def create(
         axis_name=axis_name,
         **config.moco,
     )
-  return simclr.SimCLR(
+  return SimCLR(
       encoder,
       beta,
       loss_options=options,
@@ -59,8 +333,8 @@ def create(
 
 
 def create_encoder(
-    config: ml_collections.ConfigDict, axis_name: str | None = task.AXIS
-) -> image_encoder.ImageEncoder:
+    config: fields_lib.Config, axis_name: str | None = task_lib.AXIS
+) -> ImageEncoder:
   """Makes the encoder with its views."""
   options = dict(config.model)
   across = options.pop('cross_device_bn')
@@ -71,7 +345,7 @@ def create_encoder(
       std=config.augment.std,
       size=config.evaluate.image_size or None,
   )
-  return image_encoder.ImageEncoder(
+  return ImageEncoder(
       module=models.create(
           bn_axis_name=axis_name if across else None, **options
       ),
@@ -84,7 +358,7 @@ def _mixing(config, steps_per_epoch):
   """Returns MoCHi's options, or None where no key is mixed."""
   if not config.num_hardest:
     return None
-  return moco.Mixing(
+  return Mixing(
       num_hardest=config.num_hardest,
       num_mixed=config.num_mixed,
       num_with_query=config.num_with_query,
@@ -97,3 +371,10 @@ def _augmentation(config):
     return augment.Augmentation(**config)
   except ValueError as error:
     raise ValueError(f'config.augment: {error}') from error
+
+
+def _across_devices(stats: Any, axis_name: str | None) -> Any:
+  """Averages running statistics, which every device collects for itself."""
+  if axis_name is None:
+    return stats
+  return jax.tree.map(lambda x: jax.lax.pmean(x, axis_name), stats)

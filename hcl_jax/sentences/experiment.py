@@ -55,11 +55,6 @@ def prepare(
     The experiment.
   """
   del to_train
-  if jax.process_count() > 1:
-    raise ValueError(
-        f"config.task='quick_thoughts' trains in one process, got "
-        f'{jax.process_count()}; give each of them a run of its own.'
-    )
   if like:
     return dataclasses.replace(
         like, config=config, **_parts_of_seed(config, like.data)

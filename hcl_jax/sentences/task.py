@@ -5,11 +5,12 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-import ml_collections
 
 import hcl_jax
 from hcl_jax.models import gru
-from hcl_jax.training import annealing
+from hcl_jax.training import config as config_lib
+from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +76,12 @@ class QuickThoughts:
 
 
 def create(
-    config: ml_collections.ConfigDict,
+    config: fields_lib.Config,
     *,
     vocabulary_size: int,
     total_steps: int,
     steps_per_epoch: int,
-) -> QuickThoughts:
+) -> task.Task:
   """Makes the task that a configuration describes.
 
   Args:
@@ -101,7 +102,7 @@ def create(
   }  # fmt: skip
   return QuickThoughts(
       module=gru.SentenceEncoders(vocabulary_size, **config.model),
-      beta=annealing.beta_schedule(loss, total_steps, steps_per_epoch),
+      beta=config_lib.beta_schedule(loss, total_steps, steps_per_epoch),
       loss_options={**options, 'clip_scale': loss.clip_scale or None},
   )
 

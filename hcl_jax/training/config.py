@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields that all configurations share, and variants of a configuration."""
+"""Fields that all configurations share, and what follows from them."""
 
-import ml_collections
 import numpy as np
 
+from hcl_jax import schedules
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training.fields import Field
 
@@ -140,7 +140,7 @@ def train_fields(
 
 
 def check(
-    config: ml_collections.ConfigDict, fields: fields_lib.Fields
+    config: fields_lib.Config, fields: fields_lib.Fields
 ) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
   if config.get('sweep'):
@@ -159,14 +159,37 @@ def check(
 
 
 def total_steps(
-    config: ml_collections.ConfigDict, steps_per_epoch: int
+    config: fields_lib.Config, steps_per_epoch: int
 ) -> int:
   """Returns the length of a run in steps."""
   return config.train.steps or config.train.epochs * steps_per_epoch
 
 
+def beta_schedule(
+    config: fields_lib.Config, total_steps: int, steps_per_epoch: int
+) -> schedules.Schedule:
+  """Makes beta as a function of the step.
+
+  Args:
+    config: ``config.loss``.
+    total_steps: length of the run.
+    steps_per_epoch: steps of an epoch.
+
+  Returns:
+    A function of the step.
+  """
+  if config.annealing == 'constant':
+    return schedules.constant(config.beta)
+  if config.annealing == 'released':
+    epochs = max(total_steps // steps_per_epoch, 1)
+    return schedules.released(config.beta, epochs, steps_per_epoch)
+  return schedules.anneal(
+      config.beta, total_steps, config.num_changes, config.annealing
+  )
+
+
 def hyperparameters(
-    config: ml_collections.ConfigDict,
+    config: fields_lib.Config,
 ) -> dict[str, np.ndarray]:
   """Returns the values of ``TRACED`` fields that are numbers, by name.
 
@@ -184,7 +207,7 @@ def hyperparameters(
   }
 
 
-def set_variant(config: ml_collections.ConfigDict, variant: str) -> None:
+def set_variant(config: fields_lib.Config, variant: str) -> None:
   """Turns a hard configuration into a baseline: numbers, not another loss.
 
   Args:

@@ -12,7 +12,6 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
-import ml_collections
 import optax
 
 from hcl_jax.runs import scores as scores_lib
@@ -73,8 +72,8 @@ class Experiment:
     compiler_options: XLA's, if others than those of image encoders.
   """
 
-  config: ml_collections.ConfigDict
-  make_task: Callable[[ml_collections.ConfigDict], task_lib.Task]
+  config: fields_lib.Config
+  make_task: Callable[[fields_lib.Config], task_lib.Task]
   example: task_lib.Batch
   batches: Callable[[int, int], Iterator[task_lib.Batch]]
   evaluators: Mapping[str, Evaluator]
@@ -86,9 +85,16 @@ class Experiment:
   summary: str
   sample: Callable[['Experiment', state_lib.TrainState], sample_lib.Sample]
   data: Any = None
-  device: jax.Device | None = None
+  device: state_lib.Device | None = None
   num_scored: int | None = None
   compiler_options: Mapping[str, Any] | None = None
+
+  def __post_init__(self):
+    if self.device is not None and jax.process_count() > 1:
+      raise ValueError(
+          f'config.task={self.config.task!r} trains in one process, got '
+          f'{jax.process_count()}; give each of them a run of its own.'
+      )
 
   @functools.cached_property
   def total_steps(self) -> int:

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 import math
 from typing import Any
 from typing import NamedTuple
+from typing import TypeAlias
 
 import ml_collections
 from ml_collections import config_dict
+
+# An ml_collections.ConfigDict; a type checker cannot know its fields.
+Config: TypeAlias = Any
 
 
 class Check(NamedTuple):
@@ -106,14 +110,14 @@ SEED = number(0, 2**31 - 1)
 SEEDS = integers(SEED, 'one or more integers >= 0, below 2**31', least=1)
 
 
-def make(fields: Fields) -> ml_collections.ConfigDict:
+def make(fields: Fields) -> Config:
   """Returns the configuration that has the defaults of all fields."""
   return ml_collections.ConfigDict({
       name: _default(x) for name, x in fields.items()
   })
 
 
-def check(config: ml_collections.ConfigDict, fields: Fields) -> None:
+def check(config: Config, fields: Fields) -> None:
   """Raises a ValueError for a value that is not valid, naming its field."""
   for name, field in flatten_fields(fields).items():
     if field.check is None:
@@ -126,7 +130,7 @@ def check(config: ml_collections.ConfigDict, fields: Fields) -> None:
 
 
 def fill(
-    config: ml_collections.ConfigDict, fields: Fields, path: str = 'config'
+    config: Config, fields: Fields, path: str = 'config'
 ) -> None:
   """Gives the configuration of an older run the fields it was made without.
 
@@ -166,7 +170,7 @@ def flatten_fields(fields: Fields, prefix: str = '') -> dict[str, Field]:
   return flat
 
 
-def get(config: ml_collections.ConfigDict, field: str) -> Any:
+def get(config: Config, field: str) -> Any:
   """Returns the value of a field by its dotted name."""
   for part in field.split('.'):
     config = config[part]
@@ -174,7 +178,7 @@ def get(config: ml_collections.ConfigDict, field: str) -> Any:
 
 
 def flatten(
-    config: ml_collections.ConfigDict, prefix: str = ''
+    config: Config, prefix: str = ''
 ) -> dict[str, Any]:
   """Returns the values of all fields by dotted name, in their order."""
   values = {}
@@ -188,8 +192,8 @@ def flatten(
 
 
 def with_values(
-    config: ml_collections.ConfigDict, values: Mapping[str, Any]
-) -> ml_collections.ConfigDict:
+    config: Config, values: Mapping[str, Any]
+) -> Config:
   """Returns a copy with some fields set, to traced values or others."""
   copy = config.copy_and_resolve_references()
   with copy.ignore_type():

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import os
 import pathlib
@@ -10,7 +11,6 @@ import statistics
 from typing import Any
 from typing import Protocol
 
-import ml_collections
 import numpy as np
 
 from hcl_jax.runs import checkpoint
@@ -22,6 +22,7 @@ from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import finite
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
@@ -171,7 +172,7 @@ def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:
 
 
 def open_checkpoints(
-    workdir: pathlib.Path, config: ml_collections.ConfigDict, score: str
+    workdir: pathlib.Path, config: fields_lib.Config, score: str
 ) -> checkpoint.Checkpoints:
   """Returns the checkpoints of a run: the last few, and the best by a score."""
   return checkpoint.Checkpoints(
@@ -241,12 +242,13 @@ class Run:
     self._best = experiment.score
     self._protocol = self._best.partition('/')[0]
     self._watch = finite.Watch(workdir, self._last_checkpoint)
-    self._losses = {}  # by step, since the last line
+    self._losses: dict[int, float] = {}  # by step, since the last line
     self.first_step = self.done = int(state.step)
 
   def begin(self) -> state_lib.TrainState:
     """Returns the state to begin with, after what was left to do with it."""
     state, self._state = self._state, None  # Steps use it up.
+    assert state is not None, 'a run begins once'
     if self.first_step:
       self._take_up(self.first_step, state)
     return state
@@ -301,7 +303,7 @@ class Run:
     self._losses = {
         int(name.removeprefix(_LOSS)): loss
         for name, loss in saved.items()
-        if name.startswith(_LOSS)
+        if name.startswith(_LOSS) and loss is not None
     }
     if processes.anywhere(self._evaluates(done) and self._best not in saved):
       scores = self._evaluate(done, state)
@@ -314,9 +316,13 @@ class Run:
     for step, values in known:
       self._losses[step] = values['loss']
       if step % self._config.train.log_every_steps == 0:
-        rate = float(self._experiment.learning_rate(step - 1))
-        values |= {'loss': statistics.fmean(self._losses.values())}
-        self._writer.write(step, values | {'learning_rate': rate})
+        values |= {
+            'loss': statistics.fmean(self._losses.values()),
+            'learning_rate': np.asarray(
+                self._experiment.learning_rate(step - 1)
+            ).item(),
+        }
+        self._writer.write(step, values)
         self._losses.clear()
 
   def _pause(self, done, state) -> None:
@@ -374,7 +380,7 @@ class Run:
       raise Interrupted('stopped in an evaluation; the last step is saved')
 
 
-def _agreed(scores: dict[str, float]) -> dict[str, float]:
+def _agreed(scores: Mapping[str, float]) -> dict[str, float]:
   """Returns the scores of the first process; they decide what all keep."""
   values = processes.of_first(np.array(list(scores.values()), np.float64))
   return dict(zip(scores, values.tolist(), strict=True))

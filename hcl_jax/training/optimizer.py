@@ -6,12 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import optax
+
+from hcl_jax.training import fields as fields_lib
 
 
 def learning_rate(
-    config: ml_collections.ConfigDict, total_steps: int, steps_per_epoch: int
+    config: fields_lib.Config, total_steps: int, steps_per_epoch: int
 ) -> optax.Schedule:
   """Makes a linear warm-up, then a constant rate or a cosine.
 
@@ -40,7 +41,7 @@ def learning_rate(
 
 
 def create(
-    config: ml_collections.ConfigDict, schedule: optax.Schedule
+    config: fields_lib.Config, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
   """Makes the optimizer named in the configuration, behind clipping.
 

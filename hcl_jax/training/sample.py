@@ -6,6 +6,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
@@ -72,6 +73,7 @@ def clip_factor(
     scores: np.ndarray, where: np.ndarray, clip_scale: float = _CLIP_SCALE
 ) -> float:
   """Returns what clipping multiplies scores by, for a beta of one."""
-  return float(
-      hcl_jax.clipped_beta(1.0, scores, clip_scale=clip_scale, where=where)
+  factor = hcl_jax.clipped_beta(
+      1.0, jnp.asarray(scores), clip_scale=clip_scale, where=jnp.asarray(where)
   )
+  return float(factor)

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeAlias
 
 from flax import struct
 import jax
@@ -13,10 +14,11 @@ import optax
 from hcl_jax import momentum
 from hcl_jax.training import task as task_lib
 
+Device: TypeAlias = Any  # a jax.Device, which is no type for a type checker
 
-@struct.dataclass
-class TrainState:
-  """Replicated over devices, without a device axis.
+
+class TrainState(struct.PyTreeNode):
+  """Is replicated over devices, without a device axis.
 
   There is no random key in it: the key of a step is made of the seed and the
   step.
@@ -24,7 +26,7 @@ class TrainState:
   Attributes:
     step: number of steps taken.
     params: parameters.
-    task_state: running statistics, queue and the like; see ``tasks.task``.
+    task_state: running statistics, queue and the like; see ``training.task``.
     opt_state: the optimizer's.
     ema_params: moving average of the parameters, or None.
   """
@@ -39,7 +41,7 @@ class TrainState:
 def create(
     task: task_lib.Task,
     optimizer: optax.GradientTransformation,
-    batch: dict[str, np.ndarray],
+    batch: task_lib.Batch,
     *,
     seed: int,
     with_ema: bool = False,
@@ -74,7 +76,6 @@ def create(
 def next_state(
     state: TrainState,
     grads: Any,
-    task_state: Any,
     optimizer: optax.GradientTransformation,
     ema_decay: float,
 ) -> TrainState:
@@ -84,10 +85,9 @@ def next_state(
   ema_params = state.ema_params
   if ema_params is not None:
     ema_params = momentum.average(ema_params, params, ema_decay)
-  return TrainState(
+  return state.replace(
       step=state.step + 1,
       params=params,
-      task_state=task_state,
       opt_state=opt_state,
       ema_params=ema_params,
   )
@@ -98,7 +98,7 @@ def evaluated_params(state: TrainState) -> Any:
   return state.params if state.ema_params is None else state.ema_params
 
 
-def all_devices() -> list[jax.Device]:
+def all_devices() -> list[Device]:
   """Returns devices of all processes, in the order of the rows of a batch."""
   return [
       device
@@ -108,15 +108,16 @@ def all_devices() -> list[jax.Device]:
 
 
 def replicated(
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Device] | None = None,
 ) -> jax.sharding.Sharding:
   """Returns the sharding of a copy on each device; None: each local one."""
-  devices = np.array(devices or jax.local_devices())
-  mesh = jax.sharding.Mesh(devices, (task_lib.AXIS,))
+  mesh = jax.sharding.Mesh(
+      np.array(devices or jax.local_devices()), (task_lib.AXIS,)
+  )
   return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
-def replicate(tree: Any, devices: Sequence[jax.Device]) -> Any:
+def replicate(tree: Any, devices: Sequence[Device]) -> Any:
   """Puts a copy on each device, also where others have the same tree."""
   sharding = replicated(devices)
   if sharding.is_fully_addressable:

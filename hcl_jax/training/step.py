@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,7 @@ Build = Callable[[Hyperparameters], Rules]
 def make_step(
     build: Build,
     *,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[state_lib.Device] | None = None,
     microbatch_size: int | None = None,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Step:
@@ -111,7 +112,7 @@ def make_step(
   return lambda h, state, batch: step(h, state, join(split(batch)))
 
 
-def map_step(build: Build, devices: Sequence[jax.Device]) -> Step:
+def map_step(build: Build, devices: Sequence[state_lib.Device]) -> Step:
   """Maps the step on a whole batch over devices; the result can be lowered.
 
   Args:
@@ -201,7 +202,9 @@ def _split_over(devices):
   return jax.sharding.NamedSharding(mesh, spec)
 
 
-def _whole_step(rules, state, batch, axis_name=task_lib.AXIS):
+def _whole_step(
+    rules, state, batch, axis_name: str | None = task_lib.AXIS
+):
   rows = _global_rows(batch, axis_name=axis_name)
   key = rules.key(state.step)
 
@@ -217,16 +220,23 @@ def _whole_step(rules, state, batch, axis_name=task_lib.AXIS):
   )(state.params)
   if axis_name is not None:
     loss, grads = jax.lax.pmean((loss, grads), axis_name)
-  return _finish(rules, state, batch, loss, grads, embeddings, task_state)
-
-
-def _finish(rules, state, batch, loss, grads, embeddings, task_state):
-  """Updates by the average over devices, and measures."""
-  new = state_lib.next_state(
-      state, grads, task_state, rules.optimizer, rules.ema_decay
+  return _finish(
+      rules,
+      state.replace(task_state=task_state),
+      batch,
+      loss=loss,
+      grads=grads,
+      embeddings=embeddings,
   )
+
+
+def _finish(rules, state, batch, *, loss, grads, embeddings):
+  """Updates by the average over devices, and measures."""
+  new = state_lib.next_state(state, grads, rules.optimizer, rules.ema_decay)
   new = new.replace(
-      task_state=rules.task.update(new.params, task_state, embeddings, batch)
+      task_state=rules.task.update(
+          new.params, new.task_state, embeddings, batch
+      )
   )
   metrics = {
       'loss': loss,
@@ -236,7 +246,9 @@ def _finish(rules, state, batch, loss, grads, embeddings, task_state):
   return new, metrics
 
 
-def _global_rows(batch, first=0, total=None, axis_name=task_lib.AXIS):
+def _global_rows(
+    batch, first=0, total=None, axis_name: str | None = task_lib.AXIS
+):
   """Numbers, in the global batch, of the rows that this device has."""
   count = jax.tree.leaves(batch)[0].shape[0]
   total = count if total is None else total
@@ -261,22 +273,19 @@ def _chunked_step(build, size, pmap, join, options):
 
   embed = pmap(
       of_rules(_embed_chunk),
-      in_axes=(*[_REPLICATED] * 4, _SPLIT, _REPLICATED, _REPLICATED),
+      in_axes=(_REPLICATED, _REPLICATED, _CHUNK_AXES),
       out_axes=(_SPLIT, _REPLICATED),
   )
   differentiate = _compiled(_map_loss(of_rules(_loss_of_chunks), pmap))
   backpropagate = pmap(
       of_rules(_backpropagate_chunk),
-      in_axes=(
-          _REPLICATED, _SPLIT, *[_REPLICATED] * 3, _SPLIT, _SPLIT, _REPLICATED,
-          _REPLICATED,
-      ),  # fmt: skip
+      in_axes=(_REPLICATED, _SPLIT, _REPLICATED, _CHUNK_AXES, _SPLIT),
       out_axes=_SPLIT,
       donate_argnums=1,
   )
   finish = pmap(
       of_rules(_finish_chunks),
-      in_axes=(*[_REPLICATED] * 2, *[_SPLIT] * 4, _REPLICATED),
+      in_axes=(_REPLICATED, _REPLICATED, _SPLIT, _SPLIT, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=1,
   )
@@ -293,36 +302,53 @@ def _chunked_step(build, size, pmap, join, options):
     rows = batch['index'].shape[1]
     starts = range(0, rows, size)
     chunks = [
-        join({name: x[:, start : start + size] for name, x in batch.items()})
+        _Chunk(
+            join({k: x[:, start : start + size] for k, x in batch.items()}),
+            start,
+            rows,
+        )
         for start in starts
     ]
     labels = join({name: batch[name] for name in _READ_BY_LOSS})
-    embeddings, task_state = [], state.task_state
-    for start, chunk in zip(starts, chunks, strict=True):
-      z, task_state = embed(
-          hyperparameters, state.params, task_state, state.step, chunk, start,
-          rows,
-      )  # fmt: skip
+    embeddings, new = [], state
+    for chunk in chunks:
+      z, task_state = embed(hyperparameters, new, chunk)
+      new = new.replace(task_state=task_state)
       embeddings.append(z)
     loss, cotangents = differentiate(
         hyperparameters, embeddings, state.task_state, labels, state.step
     )
     grads = zeros(loss, state.params)
-    for start, chunk, ct in zip(starts, chunks, cotangents, strict=True):
-      grads = backpropagate(
-          hyperparameters, grads, state.params, state.task_state, state.step,
-          chunk, ct, start, rows,
-      )  # fmt: skip
-    return finish(
-        hyperparameters, state, loss, grads, embeddings, labels, task_state
-    )
+    for chunk, ct in zip(chunks, cotangents, strict=True):
+      grads = backpropagate(hyperparameters, grads, state, chunk, ct)
+    return finish(hyperparameters, new, labels, embeddings, (loss, grads))
 
   return step
 
 
-def _embed_chunk(rules, params, task_state, step, chunk, start, total):
-  rows = _global_rows(chunk, start, total)
-  return rules.task.embed(params, task_state, chunk, rules.key(step), rows)
+class _Chunk(NamedTuple):
+  """Holds some of the rows of each device.
+
+  Attributes:
+    batch: the rows.
+    start: where they begin.
+    total: rows of a device.
+  """
+
+  batch: task_lib.Batch
+  start: Any
+  total: Any
+
+
+_CHUNK_AXES = _Chunk(_SPLIT, _REPLICATED, _REPLICATED)
+
+
+def _embed_chunk(rules, state, chunk):
+  rows = _global_rows(*chunk)
+  key = rules.key(state.step)
+  return rules.task.embed(
+      state.params, state.task_state, chunk.batch, key, rows
+  )
 
 
 def _loss_of_chunks(rules, chunks, task_state, batch, step):
@@ -346,22 +372,20 @@ def _map_loss(function, pmap):
   )
 
 
-def _backpropagate_chunk(
-    rules, grads, params, task_state, step, chunk, cotangents, start, total
-):
+def _backpropagate_chunk(rules, grads, state, chunk, cotangents):
   def embed(params):
-    return _embed_chunk(
-        rules, params, task_state, step, chunk, start, total
-    )[0]
+    return _embed_chunk(rules, state.replace(params=params), chunk)[0]
 
-  _, transpose = jax.vjp(embed, params)
+  _, transpose = jax.vjp(embed, state.params)
   return jax.tree.map(jnp.add, grads, transpose(cotangents)[0])
 
 
-def _finish_chunks(rules, state, loss, grads, embeddings, batch, task_state):
-  whole = _concatenate(embeddings)
-  loss, grads = jax.lax.pmean((loss, grads), task_lib.AXIS)
-  return _finish(rules, state, batch, loss, grads, whole, task_state)
+def _finish_chunks(rules, state, batch, embeddings, gradient):
+  loss, grads = jax.lax.pmean(gradient, task_lib.AXIS)
+  embeddings = _concatenate(embeddings)
+  return _finish(
+      rules, state, batch, loss=loss, grads=grads, embeddings=embeddings
+  )
 
 
 def _concatenate(chunks):
@@ -369,7 +393,7 @@ def _concatenate(chunks):
 
 
 def make_loss(
-    task: task_lib.Task, devices: Sequence[jax.Device]
+    task: task_lib.Task, devices: Sequence[state_lib.Device]
 ) -> Callable[..., Any]:
   """Makes the function that differentiates the loss by embeddings.
 
@@ -392,9 +416,9 @@ def make_loss(
 
 def make_features(
     task: task_lib.Task,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[state_lib.Device] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
-) -> Callable[..., jax.Array]:
+) -> Callable[..., jax.Array | np.ndarray]:
   """Makes the function ``(params, task_state, batch) -> features``.
 
   Args:
@@ -420,8 +444,8 @@ def make_features(
 
 
 def make_augmented_features(
-    task: task_lib.Task, seed: int, devices: Sequence[jax.Device]
-) -> Callable[..., jax.Array]:
+    task: task_lib.Task, seed: int, devices: Sequence[state_lib.Device]
+) -> Callable[..., np.ndarray]:
   """Makes the function ``(params, task_state, batch, epoch) -> features``.
 
   Rows are augmented by keys of the seed, the epoch and ``batch['index']``.

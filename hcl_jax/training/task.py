@@ -3,13 +3,14 @@
 
 from typing import Any
 from typing import Protocol
+from typing import TypeAlias
 
 import jax
 
 AXIS = 'batch'  # the mapped axis of devices
 
 # A tree of arrays whose rows go together, as the room makes it.
-Batch = Any
+Batch: TypeAlias = Any
 
 
 class Task(Protocol):
@@ -24,6 +25,7 @@ class Task(Protocol):
 
   def init(self, key: jax.Array, batch: Batch) -> tuple[Any, Any]:
     """Returns initial parameters and state."""
+    ...
 
   def embed(
       self,
@@ -46,6 +48,7 @@ class Task(Protocol):
     Returns:
       Embeddings, a tree of ``[b, ...]``, and the new state.
     """
+    ...
 
   def loss(
       self, embeddings: Any, state: Any, batch: Batch, step: jax.Array
@@ -54,16 +57,19 @@ class Task(Protocol):
 
     Rows meet those of the whole global batch.
     """
+    ...
 
   def update(
       self, params: Any, state: Any, embeddings: Any, batch: Batch
   ) -> Any:
     """Returns the state after the optimizer has made new ``params``."""
+    ...
 
   def metrics(
       self, embeddings: Any, batch: Batch, step: jax.Array
   ) -> dict[str, jax.Array]:
     """Returns numbers worth logging beside the loss, alike on all devices."""
+    ...
 
   def features(
       self,
@@ -76,6 +82,7 @@ class Task(Protocol):
 
     With ``keys [b]``, of augmented rows.
     """
+    ...
 
   def compared(
       self,
@@ -88,6 +95,7 @@ class Task(Protocol):
 
     With ``keys [b]``, of augmented rows.
     """
+    ...
 
 
 def row_keys(key: jax.Array, rows: jax.Array, num: int) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
-from hcl_jax.images import moco
+from hcl_jax.images import task as image_tasks
 from hcl_jax.training import task as task_lib
 from tests.support import tiny
 
@@ -148,7 +148,7 @@ class MocoTest(parameterized.TestCase):
 
   def test_mixed_keys_are_further_negatives_after_the_warmup(self):
     batch = tiny.batch(_ROWS)
-    mixing = moco.Mixing(4, 3, 2, warmup_steps=5)
+    mixing = image_tasks.Mixing(4, 3, 2, warmup_steps=5)
     task = tiny.moco_task(axis_name=None, mixing=mixing)
     _, (q, k, mixed), state = _embed(task, batch)
     self.assertEqual(mixed.shape, (_ROWS, 5, 4))

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import schedules
-from hcl_jax.images import encoder as image_encoder
-from hcl_jax.images import moco
-from hcl_jax.images import simclr
+from hcl_jax.images import task as image_tasks
 from hcl_jax.models import norm as norms
 from hcl_jax.training import task
 
@@ -43,18 +41,18 @@ def augment(keys, images):
 
 
 def encoder(**knobs):
-  return image_encoder.ImageEncoder(Encoder(**knobs), augment, normalize)
+  return image_tasks.ImageEncoder(Encoder(**knobs), augment, normalize)
 
 
 def simclr_task(*, norm='batch', cross_device=False, **knobs):
   axis = task.AXIS if cross_device else None
   beta = schedules.constant(1.0)
-  return simclr.SimCLR(encoder(norm=norm, axis_name=axis), beta, **knobs)
+  return image_tasks.SimCLR(encoder(norm=norm, axis_name=axis), beta, **knobs)
 
 
 def moco_task(*, norm='batch', **knobs):
   knobs = {'queue_size': 32, 'embedding_dim': 4, 'momentum': 0.9, **knobs}
-  return moco.MoCo(encoder(norm=norm), schedules.constant(0.2), **knobs)
+  return image_tasks.MoCo(encoder(norm=norm), schedules.constant(0.2), **knobs)
 
 
 def batch(rows, seed=0):

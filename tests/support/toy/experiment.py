@@ -11,7 +11,6 @@ import numpy as np
 import hcl_jax
 from hcl_jax import evaluation
 from hcl_jax.runs import scores as scores_lib
-from hcl_jax.training import annealing
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
@@ -71,7 +70,7 @@ def prepare(config, *, to_train=True, like=None):
     loss = config.loss
     return Points(
         config.model.dim,
-        annealing.beta_schedule(loss, total, per_epoch),
+        config_lib.beta_schedule(loss, total, per_epoch),
         {'temperature': loss.temperature, 'tau_plus': loss.tau_plus},
     )
 
