@@ -51,22 +51,22 @@ class _Images(NamedTuple):
     tau_plus: one over the number of classes, and what the paper took where it
       says so.
     epochs: of a small run.
-    labelled: images that a small run is read out with.
-    train_split: of a full run; the labelled images are that of a small one.
+    labeled: images that the scores of a small run learn from.
+    train_split: of a full run; the labeled images are that of a small one.
     test_split: images with labels to score on.
     crop: pixels, of a full run.
   """
 
   tau_plus: float
   epochs: int
-  labelled: str = 'train'
+  labeled: str = 'train'
   train_split: str = 'train'
   test_split: str = 'test'
   crop: int = 32
 
 
 _IMAGES = {
-    'cifar10': _Images(tau_plus=0.1, epochs=4, labelled='train[:10000]'),
+    'cifar10': _Images(tau_plus=0.1, epochs=4, labeled='train[:10000]'),
     'cifar100': _Images(tau_plus=0.01, epochs=12),
     'stl10': _Images(tau_plus=0.1, epochs=40, train_split='train+unlabelled'),
     'tiny_imagenet': _Images(
@@ -154,7 +154,7 @@ def _make_small(config, images):
     _make_moco_small(config)
   config.model.name = 'small'
   config.data.batch_size = 128
-  config.data.bank_split = images.labelled
+  config.data.bank_split = images.labeled
   config.augment.size = 24
   config.evaluate.image_size = 32
   config.optimizer.schedule = 'cosine'

@@ -13,6 +13,7 @@ import tokenize
 from absl.testing import parameterized
 
 _ROOT = pathlib.Path(__file__).parents[1] / 'hcl_jax'
+_PAGES = (*_ROOT.parent.glob('*.md'), *_ROOT.parent.glob('docs/*.md'))
 
 # What docstrings of functions open with. Add a verb where none of these fits.
 _VERBS = frozenset("""
@@ -202,3 +203,16 @@ class RulesTest(parameterized.TestCase):
   def test_leaves_alone(self, source):
     found = [x for _, text in _texts(source) for x in _forbidden(text)]
     self.assertEmpty(found)
+
+
+class MarkdownTest(parameterized.TestCase):
+
+  def test_lines_can_be_read_in_a_diff(self):
+    for path in _PAGES:
+      is_code = False
+      for number, line in enumerate(path.read_text().splitlines(), 1):
+        is_code ^= line.lstrip().startswith('```')
+        if is_code or line.startswith('|'):
+          continue
+        with self.subTest(f'{path.name}:{number}'):
+          self.assertLessEqual(len(line), 120)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear classifier, and a step and an epoch of its training."""
+"""Linear classifier: its hyperparameters, and steps of its training."""
 
+from collections.abc import Sequence
 import functools
+import math
 from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax import lax
@@ -10,14 +13,59 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hcl_jax import _checks
 from hcl_jax import _vectors
-from hcl_jax.evaluation import _recipe
 
 State = tuple[dict[str, jax.Array], optax.OptState]
 
 
+class Rule(NamedTuple):
+  """Update rule without the learning rate; hashable."""
+
+  optimizer: str
+  momentum: float
+  weight_decay: float
+
+
+def read_rule(
+    *,
+    epochs: int,
+    learning_rate: float,
+    weight_decay: float,
+    optimizer: str,
+    momentum: float,
+    decay_epochs: Sequence[int],
+) -> tuple[Rule, np.ndarray]:
+  """Returns the update rule and learning rates of the epochs ``[epochs]``."""
+  _checks.positive_int('epochs', epochs)
+  _checks.positive('learning_rate', learning_rate)
+  _checks.choice('optimizer', optimizer, ('adam', 'sgd'))
+  for name, value, end in (
+      ('weight_decay', weight_decay, math.inf), ('momentum', momentum, 1)
+  ):  # fmt: skip
+    _checks.number(name, value)
+    if not 0 <= value < end:
+      raise ValueError(f'{name} must be in [0, {end}), got {value}.')
+  drops = np.sum(
+      np.arange(epochs)[:, None] >= np.asarray(decay_epochs, int)[None, :],
+      axis=1,
+  )
+  rule = Rule(optimizer, float(momentum), float(weight_decay))
+  return rule, np.asarray(learning_rate * 0.1**drops, np.float32)
+
+
+def read_seeds(values: Sequence[int]) -> list[int]:
+  """Reads one or more ints >= 0."""
+  values = [int(value) for value in values]
+  if not values or min(values) < 0:
+    raise ValueError(
+        f'seeds must be one or more ints >= 0, got {values}.'
+    )
+  return values
+
+
 def init(
-    rule: _recipe.Rule, seed: int, num_features: int, num_classes: int
+    rule: Rule, seed: int, num_features: int, num_classes: int
 ) -> State:
   """Returns weights and bias uniform in +-1/sqrt(F), and optimizer state."""
   rng = np.random.default_rng((seed, 0))
@@ -99,7 +147,7 @@ def _logits(params, features):
   return products + params['bias'][None, :]
 
 
-def _transform(rule: _recipe.Rule) -> optax.GradientTransformation:
+def _transform(rule: Rule) -> optax.GradientTransformation:
   """Returns the optimizer; decay is part of the gradient, also of the bias."""
   direction = {
       'adam': optax.scale_by_adam(),

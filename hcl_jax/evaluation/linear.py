@@ -12,7 +12,6 @@ import numpy as np
 
 from hcl_jax import _checks
 from hcl_jax.evaluation import _head
-from hcl_jax.evaluation import _recipe
 from hcl_jax.evaluation import _scaling
 from hcl_jax.evaluation import accuracy
 
@@ -75,7 +74,7 @@ def linear_accuracy(
     list of ``{'seed', 'top1', 'top5', 'train_loss'}``. Accuracies are those of
     the last epoch, not of the best one.
   """
-  rule, rates = _recipe.read(
+  rule, rates = _head.read_rule(
       epochs=epochs,
       learning_rate=learning_rate,
       weight_decay=weight_decay,
@@ -89,7 +88,7 @@ def linear_accuracy(
   if standardize:
     scale = _scaling.standardizer(train[0])
     train, test = (scale(train[0]), train[1]), (scale(test[0]), test[1])
-  seeds = _recipe.seeds(seeds)
+  seeds = _head.read_seeds(seeds)
   features, labels = map(jnp.asarray, train)
 
   def run_epoch(states, epoch):
@@ -159,7 +158,7 @@ def linear_accuracy_from_batches(
   Returns:
     See :func:`linear_accuracy`.
   """
-  rule, rates = _recipe.read(
+  rule, rates = _head.read_rule(
       epochs=epochs,
       learning_rate=learning_rate,
       weight_decay=weight_decay,
@@ -168,7 +167,7 @@ def linear_accuracy_from_batches(
       decay_epochs=decay_epochs,
   )
   test = _read('test', test_features, test_labels, num_classes)
-  seeds = _recipe.seeds(seeds)
+  seeds = _head.read_seeds(seeds)
   width = test[0].shape[1]
   scale = jnp.asarray
   if standardize_as is not None:

@@ -1,16 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Image encoders: a backbone, its pooled features, and a projection head."""
 
+from collections.abc import Callable
 import functools
 
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from hcl_jax.models import convolution
 from hcl_jax.models import heads
 from hcl_jax.models import norm as norms
 from hcl_jax.models import resnet
-from hcl_jax.models import small
+
+
+class SmallCnn(nn.Module):
+  """Strided 3x3 convolutions, each with normalization and ReLU.
+
+  Attributes:
+    norm: constructor of the normalization.
+    widths: channels of the convolutions; each halves the resolution.
+    dtype: dtype of the computation.
+  """
+
+  norm: Callable[..., nn.Module]
+  widths: tuple[int, ...] = (32, 64, 128, 256)
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, images: jax.Array, *, train: bool) -> jax.Array:
+    """Maps ``[batch, height, width, 3]`` to float32 features ``[batch, F]``."""
+    x = images
+    for index, width in enumerate(self.widths):
+      conv = convolution.Conv(
+          width, 3, stride=2, dtype=self.dtype, name=f'conv{index + 1}'
+      )
+      norm = self.norm(name=f'norm{index + 1}')
+      x = nn.relu(norm(conv(x), train=train))
+    return resnet.pool(x)
+
 
 _BACKBONES = {
     'resnet10': functools.partial(
@@ -25,7 +53,7 @@ _BACKBONES = {
     'resnet50': functools.partial(
         resnet.ResNet, resnet.BottleneckBlock, (3, 4, 6, 3)
     ),
-    'small': small.SmallCnn,
+    'small': SmallCnn,
 }
 _HEADS = {
     'simclr': heads.SimclrHead,
