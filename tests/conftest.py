@@ -12,6 +12,8 @@ import shutil
 import tempfile
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
+# Workers share the cores, and a thread of numpy's that waits for another spins.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 # One cache of compiled programs for this run: its workers and the processes
 # that they start compile many of the same ones. A process of jaxlib 0.9 that
 # has one core may wait for ever when it reads a program.

@@ -33,6 +33,7 @@ def _leave():
 import chex  # noqa: E402, F401
 import flax.linen  # noqa: E402, F401
 import jax  # noqa: E402
+import matplotlib.figure  # noqa: E402, F401
 import ml_collections.config_flags  # noqa: E402, F401
 import optax  # noqa: E402, F401
 import orbax.checkpoint  # noqa: E402, F401

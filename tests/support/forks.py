@@ -111,6 +111,8 @@ class Server:
 class Process:
   """A command that runs, with the methods of a subprocess.Popen."""
 
+  stdin = None
+
   def __init__(self, server, args, pid: int, stdout: io.IOBase, stderr):
     self._server = server
     self.args, self.pid = args, pid
