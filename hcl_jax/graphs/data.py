@@ -11,7 +11,6 @@ import pathlib
 
 import numpy as np
 
-from hcl_jax.graphs import refinement
 from hcl_jax.graphs import tu_collections
 from hcl_jax.models import graph_batch as graphs_lib
 from hcl_jax.storage import locations
@@ -87,9 +86,9 @@ class Graphs:
     Returns:
       Graphs whose batches have a row for each color.
     """
-    colors = refinement.colors_of_features(self.nodes)
+    colors = colors_of_features(self.nodes)
     for _ in range(num_layers):
-      colors = refinement.refine(colors, self._from, self._to)
+      colors = refine(colors, self._from, self._to)
     graphs = copy.copy(self)
     graphs.colors = colors
     return graphs
@@ -327,6 +326,39 @@ def node_features(
   return scaled[:, None].astype(np.float32)
 
 
+def colors_of_features(nodes: np.ndarray) -> np.ndarray:
+  """Returns numbers that are equal where the features of nodes are.
+
+  Args:
+    nodes: features, ``[num_nodes, F]``.
+
+  Returns:
+    Colors from 0, int64 ``[num_nodes]``.
+  """
+  owners, columns = np.nonzero(nodes)
+  _, values = np.unique(nodes[owners, columns], return_inverse=True)
+  return _split_colors(
+      np.zeros(len(nodes), np.int64), owners, values * nodes.shape[1] + columns
+  )
+
+
+def refine(
+    colors: np.ndarray, senders: np.ndarray, receivers: np.ndarray
+) -> np.ndarray:
+  """Refines colors by one round of Weisfeiler and Lehman's algorithm.
+
+  Args:
+    colors: of the nodes, from 0, ``[num_nodes]``.
+    senders: the node where each edge begins.
+    receivers: the node where it ends.
+
+  Returns:
+    Colors from 0, int64 ``[num_nodes]``, equal where the colors were and
+    where the neighbors have the same colors, each as often.
+  """
+  return _split_colors(colors, receivers, colors[senders])
+
+
 def _order(graphs, seed, batch_size):
   """Returns the numbers of the graphs of each batch of an epoch."""
   if batch_size < 1:
@@ -395,6 +427,30 @@ def _first_of_each(colors):
   rank = np.empty_like(order)
   rank[order] = np.arange(len(order))
   return first[order], rank[number]
+
+
+def _split_colors(colors, owners, items):
+  """Returns colors, equal where the old ones and multisets of items are.
+
+  Exact, without hashes: the items of all owners are taken in, in ascending
+  order, the first of each, then the second, and so on.
+  """
+  items = items[np.lexsort((items, owners))]
+  counts = np.bincount(owners, minlength=len(colors))
+  starts = np.cumsum(counts) - counts
+  most_first = np.argsort(-counts, kind='stable')
+  longer = np.searchsorted(-counts[most_first], -np.arange(counts.max()))
+  colors = colors.astype(np.int64)
+  base = items.max(initial=0) + 1
+  unused = colors.max() + 1
+  for place, number in enumerate(longer):
+    nodes = most_first[:number]
+    keys = colors[nodes] * base + items[starts[nodes] + place]
+    found, numbers = np.unique(keys, return_inverse=True)
+    # New ones, apart from all that nodes with fewer items keep.
+    colors[nodes] = unused + numbers
+    unused += len(found)
+  return np.unique(colors, return_inverse=True)[1]
 
 
 def _shape(batch):
