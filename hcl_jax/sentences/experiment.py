@@ -16,7 +16,6 @@ from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate
 from hcl_jax.sentences import inspect
 from hcl_jax.sentences import scored_tasks
-from hcl_jax.sentences import scoring
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.storage import records
 from hcl_jax.training import config as config_lib
@@ -62,7 +61,7 @@ def prepare(
   train, validation = _load(config.data)
   protocols, tasks = sentence_config.final_protocols(config), ()
   if 'sentences' in protocols:
-    tasks = scoring.load_tasks(config.evaluate)
+    tasks = evaluate.load_tasks(config.evaluate)
   data = Data(train, validation, tasks)
   parts = _parts_of_seed(config, data)
   make_task = functools.partial(
