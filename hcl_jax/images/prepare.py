@@ -10,7 +10,7 @@
 The first two download what the tfds catalogue names. --arrays takes a folder
 with train_images.npy, train_labels.npy, test_images.npy and so on (see
 hcl_jax/images/arrays.py), --images one with image files in folders of classes,
-or in none (see hcl_jax/images/layout.py).
+or in none (see hcl_jax/images/image_folder.py).
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,6 @@ import tensorflow_datasets as tfds
 from hcl_jax.images import arrays as arrays_lib
 from hcl_jax.images import digit_scenes
 from hcl_jax.images import image_folder
-from hcl_jax.images import layout as layout_lib
 from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
 from hcl_jax.storage import records
@@ -185,7 +184,7 @@ def _image_folder(dataset, options, **kwargs):
     raise ValueError(
         f'--images needs --image_size, 1 or more pixels; got {image_size}.'
     )
-  layout = layout_lib.scan(folder, test_fraction=options['test_fraction'])
+  layout = image_folder.scan(folder, test_fraction=options['test_fraction'])
   counts = ', '.join(f'{k} {len(v)}' for k, v in layout.splits.items())
   classes = f'{len(layout.class_names)} classes' * bool(layout.class_names)
   print(f'Found images: {counts}; {classes or "no classes"}.')
