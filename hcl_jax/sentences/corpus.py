@@ -32,7 +32,6 @@ NAME = 'sentences'
 VOCABULARY = 'vocabulary.json'
 
 _ENDINGS = '.txt', '.txt.gz', '.txt.xz'
-
 _OPENING, _CLOSING = r'["\'\u201c\u2018(\[]*', r'["\'\u201d\u2019)\]]*'
 # The group is the first letter of what follows.
 _END = re.compile(rf'(?<=[.!?\u2026]){_CLOSING}\s(?={_OPENING}([^\W_]))')
@@ -71,15 +70,7 @@ class Corpus(NamedTuple):
 def read(
     path: pathlib.Path, *, split_sentences: bool = False, cased: bool = False
 ) -> Corpus:
-  """Reads a file or folder.
-
-  Args:
-    path: the file or folder.
-    split_sentences: whether it is prose, to be split into sentences.
-    cased: whether to keep capital letters.
-
-  Returns:
-    The corpus.
+  """Reads a file or folder, perhaps of prose, to be split into sentences.
 
   Raises:
     FileNotFoundError: there is no such path, or no text in it.
@@ -123,13 +114,7 @@ def split_prose(text: str) -> list[str]:
   brackets that close there, if what follows may begin one: a capital letter
   or a number, perhaps behind an opening quote. A full stop after a title
   (Mr.), an initial (J. or U.S.) or an abbreviation before a number (No. 5) is
-  no end.
-
-  Args:
-    text: the paragraph; its line ends count as spaces.
-
-  Returns:
-    Sentences, with single spaces.
+  no end. Line ends count as spaces, and spaces between words become single.
 
   Example:
     >>> split_prose('"Is he in?" asked Mr. J. Smith. He was not.')

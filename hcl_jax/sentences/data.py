@@ -164,7 +164,7 @@ class SentenceBatches(Sequence):
       sentences: the corpus.
       seed: of the order of blocks, >= 0.
       batch_size: sentences of a batch.
-      order: ``'consecutive'`` or ``'blocks'``.
+      order: see above.
       block_size: most sentences of a block.
       max_length: longer sentences are cut off.
       lengths: of packed rows, ascending, up to ``max_length`` or more.
@@ -246,6 +246,11 @@ def pack_sentences(
   return packed_text.pack_flat(
       np.concatenate(cut), length, places=max_length, **kwargs
   )
+
+
+def lengths_up_to(max_length: int) -> tuple[int, ...]:
+  """Returns lengths of packed rows for sentences of up to ``max_length``."""
+  return (*(x for x in LENGTHS if x < max_length), max_length)
 
 
 def _take(tokens, starts, counts):

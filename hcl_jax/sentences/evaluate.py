@@ -28,7 +28,6 @@ from hcl_jax.sentences import word_vectors
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 
-_LENGTHS = (8, 16, 24, 32, 50)
 _FOLDS = 10
 _LOOKED_AT = 1000  # lines of word vectors, before training
 
@@ -37,11 +36,6 @@ class Retrieval:
   """Measures how well sentences of a text find their neighbors.
 
   A sentence looks among a batch, in the order of the text, as in training.
-
-  Args:
-    config: the whole configuration.
-    task: has the encoders.
-    text: to retrieve sentences from.
   """
 
   def __init__(
@@ -56,7 +50,7 @@ class Retrieval:
         seed=0,
         batch_size=config.data.batch_size,
         max_length=config.data.max_length,
-        lengths=lengths(config.data.max_length),
+        lengths=sentence_data.lengths_up_to(config.data.max_length),
     )
     self._count = jax.jit(
         self._count_retrieved, compiler_options=gru.compiler_options()
@@ -67,23 +61,17 @@ class Retrieval:
       state: state_lib.TrainState,
       poll: experiment_lib.Poll = lambda: None,
   ) -> Iterator[tuple[str, scores_lib.Score]]:
-    """Yields the scores of a state.
+    """Yields the scores of a state; ``poll`` is called before every batch.
 
-    Args:
-      state: has the parameters.
-      poll: called before every batch; raises to leave.
-
-    Yields:
-      ``retrieval/accuracy``, the share of sentences whose highest score, of
-      all but themselves, is a neighbor's; and ``retrieval/loss``, their mean
-      standard loss (without beta and tau_plus, so that runs can be compared).
+    ``retrieval/accuracy`` is the share of sentences whose highest score, of all
+    but themselves, is a neighbor's; ``retrieval/loss`` is their mean standard
+    loss (without beta and tau_plus, so that runs can be compared).
     """
     count = self._config.evaluate.retrieval_batches or len(self._batches)
     sums = np.zeros(3)
     for number in range(min(count, len(self._batches))):
       poll()
-      batch = self._batches.batch(number)
-      sums += self._count(state, batch)
+      sums += self._count(state, self._batches.batch(number))
     hits, losses, anchors = sums
     share, loss = hits / max(anchors, 1), losses / max(anchors, 1)
     yield 'retrieval/accuracy', scores_lib.Score(share)
@@ -116,17 +104,9 @@ def make(
     validation: sentence_data.Sentences,
     tasks: tuple[scored_tasks.SentenceTask, ...],
 ) -> dict[str, experiment_lib.Evaluator]:
-  """Makes the evaluators of a configuration.
+  """Makes the evaluators of a configuration, by protocol.
 
-  Args:
-    config: the whole configuration.
-    task: has the encoders.
-    train: has the words that they know.
-    validation: text to retrieve sentences from.
-    tasks: labeled sentences to score on, if any.
-
-  Returns:
-    Evaluators by protocol.
+  The encoders know the words of ``train`` and retrieve from ``validation``.
   """
 
   def sentences(state, poll):
@@ -142,13 +122,7 @@ def make(
 
 
 class Encoders(NamedTuple):
-  """Holds what embeds sentences.
-
-  Attributes:
-    task: has the encoders.
-    params: their parameters.
-    vocabulary: the words that they know.
-  """
+  """Holds encoders, with their parameters and the words that they know."""
 
   task: quick_thoughts.QuickThoughts
   params: Any
@@ -187,11 +161,7 @@ def score_tasks(
 ) -> scores_lib.Scores:
   """Embeds the sentences of tasks and scores each task by its protocol.
 
-  Args:
-    encoders: what embeds.
-    tasks: what is scored.
-    config: the whole configuration.
-    poll: called before every batch and after every fold; raises to leave.
+  ``poll`` is called before every batch and after every fold; raises to leave.
 
   Returns:
     For each task ``NAME/accuracy``, and ``NAME/f1`` of pairs, between 0 and 1;
@@ -233,15 +203,8 @@ def with_word_vectors(
   """Adds words of tasks that the encoders do not know, from vectors of others.
 
   Each encoder has a table of words of its own and gets a map of its own; see
-  ``hcl_jax.sentences.expand_vocabulary``.
-
-  Args:
-    encoders: what is to know more.
-    tasks: words that are in none of them are not added.
-    path: text of word vectors.
-
-  Returns:
-    Encoders with more words.
+  ``hcl_jax.sentences.expand_vocabulary``. Words that are in no task are not
+  added.
   """
   task, params, vocabulary = encoders
   wanted = set(vocabulary.words).union(*(
@@ -262,11 +225,6 @@ def with_word_vectors(
       params=expanded,
       vocabulary=vocabulary_lib.Vocabulary(words, cased=vocabulary.cased),
   )
-
-
-def lengths(max_length: int) -> tuple[int, ...]:
-  """Returns what batches may be padded to."""
-  return (*(x for x in _LENGTHS if x < max_length), max_length)
 
 
 def _best(left, right, batch, window):

@@ -42,18 +42,11 @@ def prepare(
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
 ) -> experiment_lib.Experiment:
-  """Opens the data of a checked configuration; writes nothing of a run.
+  """Opens the data of a checked configuration, or those of ``like``.
 
-  Args:
-    config: the whole configuration.
-    to_train: not used; there always is a device.
-    like: an experiment that differs in hyperparameters only; data and compiled
-      programs are shared.
-
-  Returns:
-    The experiment.
+  ``domains.make_experiment`` says more; compiled programs are shared too.
   """
-  del to_train
+  del to_train  # there always is a device
   if like:
     return dataclasses.replace(
         like, config=config, **_parts_of_seed(config, like.data)
@@ -98,7 +91,7 @@ def _parts_of_seed(config, data):
       order=config.data.order,
       block_size=config.data.block_size,
       max_length=config.data.max_length,
-      lengths=evaluate.lengths(config.data.max_length),
+      lengths=sentence_data.lengths_up_to(config.data.max_length),
   )
   total = config_lib.total_steps(config, len(epoch))
   return {
