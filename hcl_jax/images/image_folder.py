@@ -63,13 +63,7 @@ class Layout(NamedTuple):
 def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
   """Finds the images of a folder.
 
-  Args:
-    folder: the folder.
-    test_fraction: share of the images for the test split, where the folder
-      has no split folders.
-
-  Returns:
-    The layout.
+  Without split folders, the test split has the share ``test_fraction``.
 
   Raises:
     FileNotFoundError: there is no such folder, or no image in it.
@@ -237,9 +231,7 @@ def _scan_split(root, folder, ignored):
         f'{root} has images, such as {loose[0].name!r}, beside folders of '
         f'classes, such as {classes[0].name!r}; move them into a folder.'
     )
-  return _files(
-      root, folder, ignored, lambda path: _class_below(root, path)
-  )
+  return _files(root, folder, ignored, lambda path: _class_below(root, path))
 
 
 def _is_one_folder_of_images(root):
@@ -281,8 +273,7 @@ def _unique(files):
 
 def _visible_files(root):
   """Yields visible files below root."""
-  for path in _visible(root, pathlib.Path.is_file):
-    yield path
+  yield from _visible(root, pathlib.Path.is_file)
   for path in _visible(root, pathlib.Path.is_dir):
     yield from _visible_files(path)
 

@@ -57,15 +57,9 @@ class ImageEncoder:
   ) -> tuple[jax.Array, jax.Array]:
     """Returns features and embeddings in evaluation mode.
 
-    Args:
-      params: the parameters.
-      stats: the running statistics.
-      images: uint8 ``[b, height, width, 3]``.
-      keys: one for each image, to augment it; None for the image as it is.
-
-    Returns:
-      The pooled output before the head and what the head makes of it, both
-      ``[b, dim]``. What is not used is not computed in a compiled function.
+    These are the pooled output before the head and what the head makes of it,
+    both ``[b, dim]``; of augmented images if there are keys, one for each. What
+    is not used is not computed in a compiled function.
     """
     if keys is None:
       views = self.normalize(images)
@@ -193,9 +187,7 @@ class MoCo:
   def init(self, key, batch):
     encoder_key, queue_key = jax.random.split(key)
     params, stats = self.encoder.init(encoder_key, batch['image'])
-    queue = momentum.init_queue(
-        queue_key, self.queue_size, self.embedding_dim
-    )
+    queue = momentum.init_queue(queue_key, self.queue_size, self.embedding_dim)
     # Copies, because a donated buffer must not be given twice.
     copies = jax.tree.map(jnp.copy, (params, stats))
     return params, MoCoState(stats, *copies, queue)
@@ -206,9 +198,7 @@ class MoCo:
     views = [self.encoder.augment(keys[:, i], batch['image']) for i in (0, 1)]
     q, stats = self.encoder.embed(params, state.stats, views[0])
     k, key_stats = self._embed_keys(state, views[1], shuffle_key)
-    stats, key_stats = _across_devices(
-        (stats, key_stats), self.axis_name
-    )
+    stats, key_stats = _across_devices((stats, key_stats), self.axis_name)
     embeddings = q, k
     if self.mixing is not None:
       embeddings += (self._mix(state, q, batch, keys[:, 2]),)
@@ -295,17 +285,7 @@ def create(
     steps_per_epoch: int,
     axis_name: str | None = task_lib.AXIS,
 ) -> task_lib.Task:
-  """Makes the task that a configuration describes.
-
-  Args:
-    config: the whole configuration.
-    total_steps: length of the run, for schedules.
-    steps_per_epoch: steps of an epoch.
-    axis_name: mapped axis of devices, or None.
-
-  Returns:
-    The task.
-  """
+  """Makes the task that a configuration describes, for a run of some steps."""
   beta = config_lib.beta_schedule(config.loss, total_steps, steps_per_epoch)
   options = {
       name: config.loss[name]
