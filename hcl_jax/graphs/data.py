@@ -372,9 +372,7 @@ def _ranges(starts, rows):
 
 def _first_of_each(colors):
   """Returns where each color comes first, ascending; the number of each."""
-  _, first, number = np.unique(
-      colors, return_index=True, return_inverse=True
-  )
+  _, first, number = np.unique(colors, return_index=True, return_inverse=True)
   order = np.argsort(first)
   rank = np.empty_like(order)
   rank[order] = np.arange(len(order))

@@ -109,9 +109,7 @@ def create(
   """Makes the task that a configuration describes, for a run of some steps."""
   loss = config.loss
   return InfoGraph(
-      module=gin.InfoGraph(
-          **config.model, with_prior=loss.prior_weight > 0
-      ),
+      module=gin.InfoGraph(**config.model, with_prior=loss.prior_weight > 0),
       beta=config_lib.beta_schedule(loss, total_steps, steps_per_epoch),
       tau_plus=loss.tau_plus,
       variant=loss.variant,

@@ -220,26 +220,21 @@ def _scan_split(root, folder, ignored):
   if annotations.is_file():
     classes = _read_annotations(annotations)
     return _files(root, folder, ignored, lambda path: classes.get(path.name))
-  if _is_one_folder_of_images(root):
+  classes = _visible(root, pathlib.Path.is_dir)
+  # The unlabeled test images of tiny-imagenet-200 lie in test/images.
+  if [path.name for path in classes] == ['images'] and not _visible(
+      classes[0], pathlib.Path.is_dir
+  ):
     return _files(root, folder, ignored, lambda path: None)
   loose = [
       path for path in _visible(root, pathlib.Path.is_file) if _is_image(path)
   ]
-  classes = _visible(root, pathlib.Path.is_dir)
   if loose and classes:
     raise ValueError(
         f'{root} has images, such as {loose[0].name!r}, beside folders of '
         f'classes, such as {classes[0].name!r}; move them into a folder.'
     )
   return _files(root, folder, ignored, lambda path: _class_below(root, path))
-
-
-def _is_one_folder_of_images(root):
-  # The unlabeled test images of tiny-imagenet-200 lie in test/images.
-  folders = _visible(root, pathlib.Path.is_dir)
-  return [path.name for path in folders] == ['images'] and not _visible(
-      folders[0], pathlib.Path.is_dir
-  )
 
 
 def _class_below(root, path):

@@ -36,9 +36,7 @@ class ImageEncoder:
 
   def init(self, key: jax.Array, images: jax.Array) -> tuple[Any, Any]:
     """Returns parameters, and the other collections: running statistics."""
-    variables = dict(
-        self.module.init(key, self.normalize(images), train=False)
-    )
+    variables = dict(self.module.init(key, self.normalize(images), train=False))
     return variables.pop('params'), variables
 
   def embed(self, params: Any, stats: Any, views: jax.Array):
@@ -127,13 +125,9 @@ class SimCLR:
 
 
 class Mixing(NamedTuple):
-  """Holds MoCHi's options, see :func:`hcl_jax.momentum.mix_hardest`.
+  """Holds MoCHi's N, s and s' and how many of the first steps are without it.
 
-  Attributes:
-    num_hardest: N, how many of the nearest keys are mixed.
-    num_mixed: s, mixtures of two of them.
-    num_with_query: s', mixtures of one and the query.
-    warmup_steps: the first so many steps are without.
+  See :func:`hcl_jax.momentum.mix_hardest`.
   """
 
   num_hardest: int

@@ -164,7 +164,7 @@ class SentenceBatches(Sequence):
       sentences: the corpus.
       seed: of the order of blocks, >= 0.
       batch_size: sentences of a batch.
-      order: see above.
+      order: ``'consecutive'`` or ``'blocks'``.
       block_size: most sentences of a block.
       max_length: longer sentences are cut off.
       lengths: of packed rows, ascending, up to ``max_length`` or more.
@@ -261,9 +261,7 @@ def _take(tokens, starts, counts):
 
 def _blocks(segments, block_size):
   """Numbers the blocks that segments are cut into, ``[n]``, ascending."""
-  _, starts, sizes = np.unique(
-      segments, return_index=True, return_counts=True
-  )
+  _, starts, sizes = np.unique(segments, return_index=True, return_counts=True)
   per_segment = -(-sizes // block_size)
   place = np.arange(len(segments)) - np.repeat(starts, sizes)
   in_segment = place * np.repeat(per_segment, sizes) // np.repeat(sizes, sizes)
