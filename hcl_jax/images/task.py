@@ -52,7 +52,7 @@ class ImageEncoder:
       stats: Any,
       images: jax.Array,
       keys: jax.Array | None = None,
-  ) -> tuple[jax.Array, jax.Array]:
+  ) -> tuple[Any, Any]:
     """Returns features and embeddings in evaluation mode.
 
     These are the pooled output before the head and what the head makes of it,
@@ -183,8 +183,8 @@ class MoCo:
     params, stats = self.encoder.init(encoder_key, batch['image'])
     queue = momentum.init_queue(queue_key, self.queue_size, self.embedding_dim)
     # Copies, because a donated buffer must not be given twice.
-    copies = jax.tree.map(jnp.copy, (params, stats))
-    return params, MoCoState(stats, *copies, queue)
+    key_params, key_stats = jax.tree.map(jnp.copy, (params, stats))
+    return params, MoCoState(stats, key_params, key_stats, queue)
 
   def embed(self, params, state, batch, key, rows):
     view_key, shuffle_key = jax.random.split(key)
@@ -195,19 +195,17 @@ class MoCo:
     stats, key_stats = _across_devices((stats, key_stats), self.axis_name)
     embeddings = q, k
     if self.mixing is not None:
-      embeddings += (self._mix(state, q, batch, keys[:, 2]),)
+      synthetic = momentum.mix_hardest(
+          keys[:, 2],
+          q.astype(state.queue.keys.dtype),
+          state.queue.keys,
+          num_hardest=self.mixing.num_hardest,
+          num_mixed=self.mixing.num_mixed,
+          num_with_query=self.mixing.num_with_query,
+          where=self._negatives(state, batch),
+      )
+      embeddings += (synthetic.astype(q.dtype),)
     return embeddings, state._replace(stats=stats, key_stats=key_stats)
-
-  def _mix(self, state, q, batch, keys):
-    return momentum.mix_hardest(
-        keys,
-        q.astype(state.queue.keys.dtype),
-        state.queue.keys,
-        num_hardest=self.mixing.num_hardest,
-        num_mixed=self.mixing.num_mixed,
-        num_with_query=self.mixing.num_with_query,
-        where=self._negatives(state, batch),
-    ).astype(q.dtype)
 
   def _negatives(self, state, batch):
     """Keys of other images, or None for all keys."""
@@ -250,7 +248,7 @@ class MoCo:
         where=self._negatives(state, batch),
         **self.loss_options,
     )
-    if not synthetic:
+    if self.mixing is None:
       return loss()
     mixes = step >= self.mixing.warmup_steps
     return jnp.where(mixes, loss(extra=synthetic[0]), loss())
