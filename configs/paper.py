@@ -36,6 +36,8 @@ came of these sweeps.
 
 from typing import NamedTuple
 
+from flax import traverse_util
+
 from hcl_jax.images import config as image_config
 
 _SEEDS = (0, 1, 2)
@@ -129,7 +131,8 @@ def get_config(argument='methods_cifar10'):
     _make_small(config, images)
   if name == 'mochi':
     _mix_hardest(config)
-  config.sweep = _nested({**values, 'seed': _SEEDS})
+  values = {**values, 'seed': _SEEDS}
+  config.sweep = traverse_util.unflatten_dict(values, sep='.')
   return config
 
 
@@ -177,15 +180,3 @@ def _make_moco_small(config):
   config.train.epochs *= 5
   config.moco.queue_size = 12_800
   config.moco.momentum = 0.99
-
-
-def _nested(values):
-  """Values by dotted names, as a configuration has them."""
-  tree = {}
-  for field, of_field in values.items():
-    *path, last = field.split('.')
-    parent = tree
-    for part in path:
-      parent = parent.setdefault(part, {})
-    parent[last] = of_field
-  return tree

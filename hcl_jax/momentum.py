@@ -27,16 +27,7 @@ class Queue(NamedTuple):
 
 
 def init_queue(key: jax.Array, size: int, dim: int) -> Queue:
-  """Returns a queue full of random unit vectors, as in MoCo.
-
-  Args:
-    key: a JAX key.
-    size: number of keys.
-    dim: width of a key.
-
-  Returns:
-    The queue.
-  """
+  """Returns a queue full of random unit vectors, as in MoCo."""
   return Queue(
       keys=unit(jax.random.normal(key, (size, dim), jnp.float32)),
       index=jnp.full((size,), NO_IMAGE, jnp.int32),
@@ -51,9 +42,6 @@ def push(queue: Queue, keys: jax.Array, index: jax.Array) -> Queue:
     queue: the queue.
     keys: new keys ``[batch, dim]``, batch <= size; need not be unit vectors.
     index: image of each key, ``[batch]``.
-
-  Returns:
-    The queue with the new keys.
   """
   size, batch = queue.keys.shape[0], keys.shape[0]
   if batch > size:
@@ -73,14 +61,8 @@ def of_other_images(queue: Queue, index: jax.Array) -> jax.Array:
   """Returns a mask of the keys that are not of the query's own image.
 
   A queue longer than the data set contains a key of every query's own image,
-  and a large beta would put most weight on it.
-
-  Args:
-    queue: the queue.
-    index: image of each query, ``[batch]``.
-
-  Returns:
-    True where the key is a negative, ``[batch, size]``.
+  and a large beta would put most weight on it. With the image of each query,
+  ``[batch]``, the mask is ``[batch, size]``.
   """
   return queue.index[None, :] != index.astype(jnp.int32)[:, None]
 
@@ -162,13 +144,7 @@ def mix_hardest(
 def average(old: Any, new: Any, decay: ArrayLike) -> Any:
   r"""Returns the average :math:`m\,\theta_{old} + (1 - m)\,\theta_{new}`.
 
-  Args:
-    old: average so far, a tree of arrays.
-    new: tree of the same structure.
-    decay: m in [0, 1].
-
-  Returns:
-    The new average.
+  Both are trees of arrays; ``decay`` is m in [0, 1].
   """
 
   def leaf(old, new):

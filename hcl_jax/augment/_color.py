@@ -19,7 +19,7 @@ def adjust_brightness(image: jax.Array, factor: ArrayLike) -> jax.Array:
 
 def adjust_contrast(image: jax.Array, factor: ArrayLike) -> jax.Array:
   """Interpolates between the mean luma (0) and the image (1), and beyond."""
-  return _blend(image, _mean_luma(image), factor)
+  return _blend(image, jnp.mean(_luma(image)), factor)
 
 
 def adjust_saturation(image: jax.Array, factor: ArrayLike) -> jax.Array:
@@ -28,7 +28,7 @@ def adjust_saturation(image: jax.Array, factor: ArrayLike) -> jax.Array:
 
 
 def adjust_hue(image: jax.Array, shift: ArrayLike) -> jax.Array:
-  r"""Shifts every hue; keeps value and saturation.
+  r"""Shifts every hue by a fraction of the circle; keeps value and saturation.
 
   With value v and chroma c, a channel whose hue is n sixths of the circle is
 
@@ -36,14 +36,8 @@ def adjust_hue(image: jax.Array, shift: ArrayLike) -> jax.Array:
     v - \mathrm{clip}(d(6 h, n) - 1, 0, 1) \, c
 
   at hue h, with d the distance on a circle of length 6. Hue and distance are
-  multiples of c: no division, and no special case for gray pixels.
-
-  Args:
-    image: planar, ``[3, ...]``.
-    shift: fraction of the circle, in [-0.5, 0.5].
-
-  Returns:
-    An image of the same shape.
+  multiples of c: no division, and no special case for gray pixels. The shift
+  must be in [-0.5, 0.5].
   """
   red, green, blue = image
   value = _maximum(_maximum(red, green), blue)
@@ -81,9 +75,6 @@ def jitter_color(
       brightness, 1 contrast, 2 saturation and 3 hue.
     strengths: factors of brightness, contrast and saturation, and shift of the
       hue, ``[4]``; not in the order of ``order``.
-
-  Returns:
-    An image of the same shape.
   """
   # Each of the four switches ends a fusion. XLA:CPU would otherwise fuse so
   # much that it computes every pixel several times. One switch over all 24
@@ -103,10 +94,6 @@ _ADJUSTMENTS = (
 
 def _luma(image):
   return sum(weight * plane for weight, plane in zip(_LUMA, image, strict=True))
-
-
-def _mean_luma(image):
-  return jnp.mean(_luma(image))
 
 
 def _blend(image, other, factor):

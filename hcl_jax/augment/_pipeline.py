@@ -108,12 +108,8 @@ class Augmentation:
   def __call__(self, keys: jax.Array, images: jax.Array) -> jax.Array:
     """Augments every image by its own key.
 
-    Args:
-      keys: typed PRNG keys, ``[batch]``.
-      images: uint8, ``[batch, height, width, 3]``.
-
-    Returns:
-      Normalized images, float32, ``[batch, size, size, 3]``.
+    Maps typed PRNG keys ``[batch]`` and uint8 ``[batch, height, width, 3]`` to
+    normalized images, float32 ``[batch, size, size, 3]``.
     """
     images = _checks.images(images, 4)
     _checks.keys(keys, images.shape[0])
@@ -170,7 +166,10 @@ class Augmentation:
       return planes
 
     def step(i, flat):
-      image, own = jax.tree.map(functools.partial(_row, i), (flat, draws))
+      image, own = jax.tree.map(
+          lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False),
+          (flat, draws),
+      )
       image = self._recolor(own, image, matmul=False)
       return jax.lax.dynamic_update_index_in_dim(flat, image, i, 0)
 
@@ -263,10 +262,6 @@ def _maybe(condition, operation, image, *args):
   return jax.lax.cond(
       condition, operation, lambda image, *_: image, image, *args
   )
-
-
-def _row(i, array):
-  return jax.lax.dynamic_index_in_dim(array, i, keepdims=False)
 
 
 def _materialize(tree):

@@ -73,9 +73,6 @@ def gaussian_blur(
     kernel_size: taps per axis, odd.
     matmul: multiply rows by a matrix instead of selecting them; the value is
       the same.
-
-  Returns:
-    An image of the same shape.
   """
   if not matmul and kernel_size == _FEW_TAPS:
     weights = _gaussian(sigma, kernel_size)

@@ -42,16 +42,8 @@ def sample_crop(
   The area, relative to the image, is uniform in ``scale``; the logarithm of
   width / height is uniform in that of ``ratio``; sides are rounded. The first
   of ten such draws that fits gets a uniform position. If none fits, the box is
-  the largest center crop within ``ratio``.
-
-  Args:
-    key: a PRNG key.
-    shape: height and width of the image.
-    scale: minimum and maximum fraction of the area.
-    ratio: minimum and maximum width / height.
-
-  Returns:
-    The box.
+  the largest center crop within ``ratio``. ``shape`` is height and width of the
+  image.
   """
   draws = jax.random.uniform(key, (2 * _TRIES + 2,))
   return choose_crop(draws, shape, scale=scale, ratio=ratio)
@@ -88,15 +80,9 @@ def sample_jitter(
 ) -> Jitter:
   """Draws independent uniform strengths of the adjustments, and their order.
 
-  Args:
-    key: a PRNG key.
-    brightness: the factor is in [max(0, 1 - brightness), 1 + brightness].
-    contrast: the factor is in [max(0, 1 - contrast), 1 + contrast].
-    saturation: the factor is in [max(0, 1 - saturation), 1 + saturation].
-    hue: the shift is in [-hue, hue].
-
-  Returns:
-    The order, one of 24 with equal probability, and the strengths.
+  The factor of brightness is in [max(0, 1 - brightness), 1 + brightness], and
+  those of contrast and saturation likewise; the shift of the hue is in
+  [-hue, hue]. The order is one of 24 with equal probability.
   """
   draws = jax.random.uniform(key, (5,))
   return choose_jitter(

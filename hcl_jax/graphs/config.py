@@ -92,15 +92,8 @@ def check(config: ml_collections.ConfigDict) -> None:
   config_lib.check(config, FIELDS)
 
 
-def check_graphs(
-    config: ml_collections.ConfigDict, labels: np.ndarray
-) -> None:
-  """Raises a ValueError if graphs do not fit the batches or the folds.
-
-  Args:
-    config: the whole configuration.
-    labels: classes of the graphs.
-  """
+def check_graphs(config: ml_collections.ConfigDict, labels: np.ndarray) -> None:
+  """Raises a ValueError if graphs do not fit the batches or the folds."""
   size, num_graphs = config.data.batch_size, len(labels)
   if num_graphs % size == 1:
     raise ValueError(

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import copy
 import os
-import pathlib
 
 import numpy as np
 
-from hcl_jax.graphs import refinement
 from hcl_jax.graphs import tu_collections
 from hcl_jax.models import graph_batch as graphs_lib
 from hcl_jax.storage import locations
@@ -81,15 +79,12 @@ class Graphs:
   def colored(self, num_layers: int) -> 'Graphs':
     """Returns the graphs with one color for nodes that are embedded alike.
 
-    Args:
-      num_layers: of the network, which takes one sum over neighbors for each.
-
-    Returns:
-      Graphs whose batches have a row for each color.
+    Each layer of the network sums over neighbors once. Batches of the result
+    have a row for each color.
     """
-    colors = refinement.colors_of_features(self.nodes)
+    colors = colors_of_features(self.nodes)
     for _ in range(num_layers):
-      colors = refinement.refine(colors, self._from, self._to)
+      colors = refine(colors, self._from, self._to)
     graphs = copy.copy(self)
     graphs.colors = colors
     return graphs
@@ -99,12 +94,6 @@ class Graphs:
 
     Counts are rounded up to four binary digits, so by less than an eighth, or
     to a multiple of 64 nodes, edges and members and 8 graphs.
-
-    Args:
-      rows: numbers of the graphs.
-
-    Returns:
-      The shape.
     """
     return _rounded(_shape(self._pack(rows)))
 
@@ -113,15 +102,10 @@ class Graphs:
       rows: Sequence[int] | np.ndarray,
       *paddings: graphs_lib.Padding,
   ) -> graphs_lib.GraphBatch:
-    """Packs graphs.
+    """Packs graphs, in the order of rows, into a batch of numpy arrays.
 
-    Args:
-      rows: numbers of the graphs, in the order they shall have.
-      *paddings: shapes, of which the batch has the first that holds it; none:
-        that of :meth:`padding`.
-
-    Returns:
-      The batch, of numpy arrays.
+    It has the first of ``paddings`` that holds it; without any, the shape of
+    :meth:`padding`.
     """
     batch = self._pack(rows)
     needed = _shape(batch)
@@ -213,13 +197,9 @@ class GraphBatches(Sequence):
   ):
     """Packs all graphs in the order of the seed, ``batch_size`` at a time.
 
-    Args:
-      graphs: the graphs.
-      seed: of the order.
-      batch_size: graphs of a batch.
-      paddings: shapes, smallest first, by the number of graphs of a batch;
-        None: those of :func:`common_paddings` of the seed. A batch has the
-        first that holds it.
+    ``paddings`` has shapes, smallest first, by the number of graphs of a batch;
+    None: those of :func:`common_paddings` of the seed. A batch has the first
+    that holds it.
     """
     self.rows = _order(graphs, seed, batch_size)
     if paddings is None:
@@ -244,11 +224,6 @@ def common_paddings(
   have the same shapes, and with them the same rounding, alone or together.
   Batches of a number of graphs have one shape, or three where they are large
   and three spare a sixteenth of all rows: each is a compilation more.
-
-  Args:
-    graphs: the graphs.
-    seeds: of the orders.
-    batch_size: graphs of a batch.
 
   Returns:
     The shapes, smallest first, by the number of graphs of a batch:
@@ -294,62 +269,19 @@ def load_graphs(
     FileNotFoundError: the data set is not prepared; the message says how to.
     ValueError: it is not one of graphs.
   """
-  found = locations.require(
-      tu_collections.full_name(name), locations.data_dir(data_dir)
-  )
-  return _assemble(_read(found))
-
-
-def node_features(
-    node_labels: np.ndarray, receivers: np.ndarray, num_nodes: int
-) -> np.ndarray:
-  """Returns features as :func:`load_graphs` says.
-
-  Args:
-    node_labels: ``[num_nodes]``, from 0; empty for none.
-    receivers: where each edge ends, over all graphs.
-    num_nodes: number of nodes.
-
-  Returns:
-    float32 ``[num_nodes, F]``.
-  """
-  if len(node_labels):
-    if node_labels.max() >= _MAX_NODE_LABELS:
-      raise ValueError(
-          f'labels of nodes must span less than {_MAX_NODE_LABELS} values, got '
-          f'{node_labels.max() + 1}; number them through.'
+  builder = records.open_builder(
+      locations.require(
+          tu_collections.full_name(name), locations.data_dir(data_dir)
       )
-    return _one_hot(node_labels)
-  degrees = np.bincount(receivers, minlength=num_nodes)
-  if degrees.max() < _MAX_DEGREE:
-    return _one_hot(degrees)
-  scaled = (degrees - degrees.mean()) / degrees.std(ddof=1)
-  return scaled[:, None].astype(np.float32)
-
-
-def _order(graphs, seed, batch_size):
-  """Returns the numbers of the graphs of each batch of an epoch."""
-  if batch_size < 1:
-    raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
-  order = np.random.default_rng(seed).permutation(len(graphs))
-  return [
-      order[start : start + batch_size]
-      for start in range(0, len(graphs), batch_size)
-  ]
-
-
-def _read(directory: pathlib.Path) -> list[dict[str, np.ndarray]]:
-  builder = records.open_builder(directory)
+  )
   if 'sender' not in builder.info.features:
     raise ValueError(
         f'{builder.info.full_name} has no graphs, only '
         f'{", ".join(builder.info.features)}.'
     )
   source = records.open_split(builder, 'train')
-  return source.__getitems__(range(len(source)))
+  examples = source.__getitems__(range(len(source)))
 
-
-def _assemble(examples):
   def joined(key):
     return np.concatenate([example[key] for example in examples])
 
@@ -367,6 +299,58 @@ def _assemble(examples):
       num_edges=num_edges,
       labels=np.array([example['label'] for example in examples]),
   )
+
+
+def node_features(
+    node_labels: np.ndarray, receivers: np.ndarray, num_nodes: int
+) -> np.ndarray:
+  """Returns features, float32 ``[num_nodes, F]``, as :func:`load_graphs` says.
+
+  Labels are from 0, or empty for none; receivers count over all graphs.
+  """
+  if len(node_labels):
+    if node_labels.max() >= _MAX_NODE_LABELS:
+      raise ValueError(
+          f'labels of nodes must span less than {_MAX_NODE_LABELS} values, got '
+          f'{node_labels.max() + 1}; number them through.'
+      )
+    return _one_hot(node_labels)
+  degrees = np.bincount(receivers, minlength=num_nodes)
+  if degrees.max() < _MAX_DEGREE:
+    return _one_hot(degrees)
+  scaled = (degrees - degrees.mean()) / degrees.std(ddof=1)
+  return scaled[:, None].astype(np.float32)
+
+
+def colors_of_features(nodes: np.ndarray) -> np.ndarray:
+  """Returns colors, int64 from 0, equal where rows of nodes ``[n, F]`` are."""
+  owners, columns = np.nonzero(nodes)
+  _, values = np.unique(nodes[owners, columns], return_inverse=True)
+  return _split_colors(
+      np.zeros(len(nodes), np.int64), owners, values * nodes.shape[1] + columns
+  )
+
+
+def refine(
+    colors: np.ndarray, senders: np.ndarray, receivers: np.ndarray
+) -> np.ndarray:
+  """Refines colors by one round of Weisfeiler and Lehman's algorithm.
+
+  The new ones, int64 from 0, are equal where the colors were and where the
+  neighbors have the same colors, each as often.
+  """
+  return _split_colors(colors, receivers, colors[senders])
+
+
+def _order(graphs, seed, batch_size):
+  """Returns the numbers of the graphs of each batch of an epoch."""
+  if batch_size < 1:
+    raise ValueError(f'batch_size must be at least 1, got {batch_size}.')
+  order = np.random.default_rng(seed).permutation(len(graphs))
+  return [
+      order[start : start + batch_size]
+      for start in range(0, len(graphs), batch_size)
+  ]
 
 
 def _one_hot(values):
@@ -388,13 +372,35 @@ def _ranges(starts, rows):
 
 def _first_of_each(colors):
   """Returns where each color comes first, ascending; the number of each."""
-  _, first, number = np.unique(
-      colors, return_index=True, return_inverse=True
-  )
+  _, first, number = np.unique(colors, return_index=True, return_inverse=True)
   order = np.argsort(first)
   rank = np.empty_like(order)
   rank[order] = np.arange(len(order))
   return first[order], rank[number]
+
+
+def _split_colors(colors, owners, items):
+  """Returns colors, equal where the old ones and multisets of items are.
+
+  Exact, without hashes: the items of all owners are taken in, in ascending
+  order, the first of each, then the second, and so on.
+  """
+  items = items[np.lexsort((items, owners))]
+  counts = np.bincount(owners, minlength=len(colors))
+  starts = np.cumsum(counts) - counts
+  most_first = np.argsort(-counts, kind='stable')
+  longer = np.searchsorted(-counts[most_first], -np.arange(counts.max()))
+  colors = colors.astype(np.int64)
+  base = items.max(initial=0) + 1
+  unused = colors.max() + 1
+  for place, number in enumerate(longer):
+    nodes = most_first[:number]
+    keys = colors[nodes] * base + items[starts[nodes] + place]
+    found, numbers = np.unique(keys, return_inverse=True)
+    # New ones, apart from all that nodes with fewer items keep.
+    colors[nodes] = unused + numbers
+    unused += len(found)
+  return np.unique(colors, return_inverse=True)[1]
 
 
 def _shape(batch):

@@ -20,11 +20,7 @@ from hcl_jax.training import task as task_lib
 
 
 class Features:
-  """Embeds all graphs of a set, compiled once for each shape of a batch.
-
-  Args:
-    task: has the features.
-  """
+  """Embeds all graphs of a set, compiled once for each shape of a batch."""
 
   def __init__(self, task: task_lib.Task):
     self._embed = step_lib.make_features(task)
@@ -35,15 +31,9 @@ class Features:
       epoch: Iterable[graphs_lib.GraphBatch],
       poll: experiment_lib.Poll = lambda: None,
   ) -> np.ndarray:
-    """Returns embeddings in evaluation mode, in the order of the set.
+    """Returns embeddings ``[n, dim]`` of an epoch's graphs, in the set's order.
 
-    Args:
-      state: has the parameters.
-      epoch: batches of all graphs.
-      poll: called before every batch; raises to leave.
-
-    Returns:
-      ``[n, dim]``.
+    ``poll`` is called before every batch and raises to leave.
     """
     params = state_lib.evaluated_params(state)
     parts, index = [], []
@@ -61,16 +51,9 @@ def make(
     epoch: Iterable[graphs_lib.GraphBatch],
     features: Features,
 ) -> dict[str, experiment_lib.Evaluator]:
-  """Makes the evaluators of a configuration.
+  """Makes the evaluators of a configuration, by protocol.
 
-  Args:
-    config: the whole configuration.
-    labels: classes of the graphs, in the order of the set.
-    epoch: batches of all graphs.
-    features: embeds them.
-
-  Returns:
-    Evaluators by protocol.
+  Labels are in the order of the set, whose batches are ``epoch``.
   """
 
   def cross_validate(protocol, classify, state, poll):

@@ -36,18 +36,11 @@ def prepare(
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
 ) -> experiment_lib.Experiment:
-  """Opens the data of a checked configuration; writes nothing of a run.
+  """Opens the data of a checked configuration, or those of ``like``.
 
-  Args:
-    config: the whole configuration.
-    to_train: not used; there always is a device.
-    like: an experiment that differs in hyperparameters only; data and compiled
-      programs are shared.
-
-  Returns:
-    The experiment.
+  ``domains.make_experiment`` says more; compiled programs are shared too.
   """
-  del to_train
+  del to_train  # there always is a device
   if like:
     graph_config.check_graphs(config, like.data.graphs.labels)
     return _assemble(config, like.data.graphs, like.data.features)
@@ -62,12 +55,7 @@ def from_graphs(
 ) -> experiment_lib.Experiment:
   """Makes the experiment of a configuration on graphs that are at hand.
 
-  Args:
-    config: its ``data.name`` is only a name.
-    graphs: to train on and to cross-validate on.
-
-  Returns:
-    The experiment.
+  Its ``data.name`` is only a name.
 
   Raises:
     ValueError: a value cannot work; the message names its field.

@@ -98,9 +98,8 @@ class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       self._graphs = tu.read(path, collection)
     elif collection not in tu.STATISTICS:
       raise ValueError(
-          f'{collection} is not one of '
-          f'{", ".join(tu.STATISTICS)}, which can be downloaded; give '
-          'its zip archive or folder with --graphs.'
+          f'{collection} is not one of {", ".join(tu.STATISTICS)}, which can '
+          'be downloaded; give its zip archive or folder with --graphs.'
       )
     config = collection
     if collection not in tu.STATISTICS:
@@ -141,15 +140,11 @@ class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       super().download_and_prepare(**options)
 
   def _split_generators(self, dl_manager):
-    graphs = self._graphs
-    if graphs is None:
-      graphs = self._download(dl_manager)
+    graphs = self._graphs or self._download(dl_manager)
     return {'train': self._generate_examples(graphs)}
 
   def _download(self, dl_manager):
-    path = pathlib.Path(
-        dl_manager.download(tu.URL.format(self._collection))
-    )
+    path = pathlib.Path(dl_manager.download(tu.URL.format(self._collection)))
     try:
       return tu.read(path, self._collection)
     except ValueError:

@@ -93,36 +93,23 @@ class InfoGraph:
     return {'beta': self.beta(step)}
 
   def features(self, params, state, batch, keys=None):
-    return self._evaluate(params, state, batch, keys)[0]
+    return self._evaluate(params, state, batch)[0]
 
   def compared(self, params, state, batch, keys=None):
-    return self._evaluate(params, state, batch, keys)[1:]
+    return self._evaluate(params, state, batch)[1:]
 
-  def _evaluate(self, params, state, batch, keys):
-    del keys  # graphs are not augmented
-    return self.module.apply(
-        {'params': params, **state}, batch, train=False
-    )
+  def _evaluate(self, params, state, batch):
+    # Without keys, because graphs are not augmented.
+    return self.module.apply({'params': params, **state}, batch, train=False)
 
 
 def create(
     config: fields_lib.Config, *, total_steps: int, steps_per_epoch: int
 ) -> task.Task:
-  """Makes the task that a configuration describes.
-
-  Args:
-    config: the whole configuration.
-    total_steps: length of the run, for schedules.
-    steps_per_epoch: steps of an epoch.
-
-  Returns:
-    The task.
-  """
+  """Makes the task that a configuration describes, for a run of some steps."""
   loss = config.loss
   return InfoGraph(
-      module=gin.InfoGraph(
-          **config.model, with_prior=loss.prior_weight > 0
-      ),
+      module=gin.InfoGraph(**config.model, with_prior=loss.prior_weight > 0),
       beta=config_lib.beta_schedule(loss, total_steps, steps_per_epoch),
       tau_plus=loss.tau_plus,
       variant=loss.variant,

@@ -85,13 +85,6 @@ class Collection(NamedTuple):
 def read(path: pathlib.Path, name: str) -> Collection:
   """Reads a collection and checks that it is whole, and as published.
 
-  Args:
-    path: zip archive or folder.
-    name: of the collection, as its files begin.
-
-  Returns:
-    The graphs.
-
   Raises:
     FileNotFoundError: there is no such path.
     ValueError: the files are damaged, or those of something else.
@@ -152,7 +145,7 @@ def _list_files(path) -> dict[str, Callable[[], bytes]]:
 
 
 def _read_file(path):
-  with open(path, 'rb') as file:
+  with path.open('rb') as file:
     return text_files.read_all(file, path.name)
 
 

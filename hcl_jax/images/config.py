@@ -243,13 +243,25 @@ def moco() -> ml_collections.ConfigDict:
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
   config_lib.check(config, FIELDS)
-  size = config.data.batch_size
+  size, mochi = config.data.batch_size, config.mochi
   if config.task == 'moco' and config.moco.queue_size < size:
     raise ValueError(
         f'config.moco.queue_size must be at least config.data.batch_size, got '
         f'{config.moco.queue_size} and {size}.'
     )
-  _check_mixing(config)
+  if mochi.num_hardest and config.task != 'moco':
+    raise ValueError("config.mochi.num_hardest needs config.task='moco'.")
+  if mochi.num_hardest > config.moco.queue_size:
+    raise ValueError(
+        'config.mochi.num_hardest must not exceed config.moco.queue_size, got '
+        f'{mochi.num_hardest} and {config.moco.queue_size}.'
+    )
+  if bool(mochi.num_hardest) != bool(mochi.num_mixed + mochi.num_with_query):
+    raise ValueError(
+        'config.mochi.num_hardest is what config.mochi.num_mixed and '
+        'num_with_query are made of: give it and one of these, or none; got '
+        f'{mochi.num_hardest}, {mochi.num_mixed} and {mochi.num_with_query}.'
+    )
   for field in ('data.true_label_positives', 'loss.supervised_negatives'):
     if config.task == 'moco' and fields_lib.get(config, field):
       raise ValueError(f"config.{field} needs config.task='simclr'.")
@@ -260,9 +272,7 @@ def check(config: ml_collections.ConfigDict) -> None:
     )
 
 
-def check_devices(
-    config: ml_collections.ConfigDict, devices: int
-) -> None:
+def check_devices(config: ml_collections.ConfigDict, devices: int) -> None:
   """Raises a ValueError if the batch cannot be split over devices."""
   size, chunk = config.data.batch_size, config.train.microbatch_size
   if size % devices:
@@ -298,12 +308,7 @@ def check_batch(config: ml_collections.ConfigDict, num_examples: int) -> None:
 def check_labels(
     config: ml_collections.ConfigDict, labels: Mapping[str, np.ndarray]
 ) -> None:
-  """Raises a ValueError where labels are needed and missing.
-
-  Args:
-    config: the whole configuration.
-    labels: those of each split, -1 where there is none.
-  """
+  """Raises a ValueError where labels, by split, are needed and missing (-1)."""
   data = config.data
   needs = {}
   if config.evaluate.protocols or config.evaluate.knn_every_epochs:
@@ -319,20 +324,3 @@ def check_labels(
           f'config.data.{field}={data[field]!r} has images without a label; '
           f'choose another split, or set {remedy}.'
       )
-
-
-def _check_mixing(config):
-  mochi = config.mochi
-  if mochi.num_hardest and config.task != 'moco':
-    raise ValueError("config.mochi.num_hardest needs config.task='moco'.")
-  if mochi.num_hardest > config.moco.queue_size:
-    raise ValueError(
-        'config.mochi.num_hardest must not exceed config.moco.queue_size, got '
-        f'{mochi.num_hardest} and {config.moco.queue_size}.'
-    )
-  if bool(mochi.num_hardest) != bool(mochi.num_mixed + mochi.num_with_query):
-    raise ValueError(
-        'config.mochi.num_hardest is what config.mochi.num_mixed and '
-        'num_with_query are made of: give it and one of these, or none; got '
-        f'{mochi.num_hardest}, {mochi.num_mixed} and {mochi.num_with_query}.'
-    )

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import functools
 import os
-import pathlib
 
 import numpy as np
 
@@ -98,8 +97,12 @@ def load(
     OSError: a file of it is damaged; the message names it.
     ValueError: the name, the split or the kind of data set is unsuitable.
   """
-  directory = _prepared(name, locations.data_dir(data_dir))
-  records = records_lib.Records(directory, split)
+  root = locations.data_dir(data_dir)
+  full_name = digit_scenes.full_name(name)
+  can_be_drawn = full_name.startswith('digit_scenes/')
+  if can_be_drawn and locations.find(full_name, root) is None:
+    _prepare_digit_scenes(full_name, root)
+  records = records_lib.Records(locations.require(full_name, root), split)
   num_bytes = len(records) * int(np.prod(records.image_shape))
   if num_bytes <= max_bytes_in_memory:
     images, labels = records.all_images()
@@ -155,16 +158,23 @@ def batches(
     with true_label_positives ``positive``, of the shape of ``image``, where
     b = batch_size / process_count.
   """
-  steps_per_epoch(images.num_examples, batch_size)
-  _check_steps(seed, first_step, num_steps)
+  per_epoch = steps_per_epoch(images.num_examples, batch_size)
+  for name, value in (
+      ('seed', seed), ('first_step', first_step), ('num_steps', num_steps)
+  ):  # fmt: skip
+    if value < 0:
+      raise ValueError(f'{name} must be 0 or more, got {value}.')
   rows = _local_rows(batch_size, process_index, process_count)
   partners = _Classes(images.labels) if true_label_positives else None
-  permutation = functools.lru_cache(maxsize=2)(
-      lambda epoch: _permutation(images.num_examples, seed, epoch)
-  )
+
+  @functools.lru_cache(maxsize=2)
+  def permutation(epoch: int) -> np.ndarray:
+    rng = np.random.default_rng([seed, epoch])
+    return rng.permutation(images.num_examples).astype(np.int32)
 
   def make(step: int) -> Batch:
-    index = _batch_indices(permutation, images.num_examples, batch_size, step)
+    epoch, number = divmod(step, per_epoch)
+    index = permutation(epoch)[number * batch_size : (number + 1) * batch_size]
     batch = {
         'image': images.rows(index[rows]),
         'label': images.labels[index[rows]],
@@ -181,27 +191,10 @@ def batches(
   return _read_with_grain(make, steps)
 
 
-def _prepared(name, directory) -> pathlib.Path:
-  if locations.parse(name)[0] == 'digit_scenes':
-    return _prepared_digit_scenes(name, directory)
-  return locations.require(name, directory)
-
-
-def _prepared_digit_scenes(name, directory):
-  """Finds this version of digit_scenes, or prepares it."""
-  _, config, version = locations.parse(name)
-  config, version = config or 'full', version or digit_scenes.VERSION
-  full_name = f'digit_scenes/{config}:{version}'
-  found = locations.find(full_name, directory)
-  if found is None:
-    _prepare_digit_scenes(config, version, directory)
-    found = locations.require(full_name, directory)
-  return found
-
-
-def _prepare_digit_scenes(config, version, directory):
+def _prepare_digit_scenes(full_name, directory):
   from hcl_jax.images import prepare  # Slow to import, and seldom needed.
 
+  _, config, version = locations.parse(full_name)
   configs = [c.name for c in prepare.DigitScenes.BUILDER_CONFIGS]
   if config not in configs or version != digit_scenes.VERSION:
     raise ValueError(
@@ -228,16 +221,6 @@ def _image_shape(images):
         f'{images.dtype} {list(images.shape)}.'
     )
   return images.shape[1:]
-
-
-def _permutation(num_examples, seed, epoch):
-  rng = np.random.default_rng([seed, epoch])
-  return rng.permutation(num_examples).astype(np.int32)
-
-
-def _batch_indices(permutation, num_examples, batch_size, step):
-  epoch, number = divmod(step, num_examples // batch_size)
-  return permutation(epoch)[number * batch_size : (number + 1) * batch_size]
 
 
 class _Classes:
@@ -270,14 +253,6 @@ def _read_with_grain(make, steps):
       num_threads=_READ_THREADS, prefetch_buffer_size=_READ_THREADS
   )
   return iter(dataset.to_iter_dataset(options))
-
-
-def _check_steps(seed, first_step, num_steps):
-  for name, value in (
-      ('seed', seed), ('first_step', first_step), ('num_steps', num_steps)
-  ):  # fmt: skip
-    if value < 0:
-      raise ValueError(f'{name} must be 0 or more, got {value}.')
 
 
 def _local_rows(batch_size, process_index, process_count):

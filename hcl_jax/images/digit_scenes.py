@@ -15,6 +15,8 @@ import functools
 
 import numpy as np
 
+from hcl_jax.storage import locations
+
 # Of the prepared data set; to be raised with every change of a scene.
 VERSION = '1.0.0'
 SIZE = 32
@@ -35,17 +37,18 @@ _COLORS = np.array(
 )  # fmt: skip
 
 
+def full_name(dataset: str) -> str:
+  """Returns a name, if it is ``digit_scenes``, with config and version."""
+  name, config, version = locations.parse(dataset)
+  if name == 'digit_scenes':
+    return f'{name}/{config or "full"}:{version or VERSION}'
+  return dataset
+
+
 def draw(split: str, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns scenes first to last - 1 of a split.
+  """Returns scenes first to last - 1 of ``'train'`` or ``'test'``.
 
-  Args:
-    split: ``'train'`` or ``'test'``.
-    first: number of the first scene, >= 0.
-    last: number after the last scene.
-
-  Returns:
-    Images, uint8 ``[last - first, 32, 32, 3]``, and labels, int32
-    ``[last - first]``.
+  Images are uint8 ``[last - first, 32, 32, 3]``, labels int32.
   """
   chunks = [
       _draw_chunk(split, range(start, min(start + _CHUNK, last)))

@@ -23,10 +23,6 @@ class Features:
   """Computes features of whole sets, compiled once.
 
   Each process computes all of them, on its own devices.
-
-  Args:
-    config: the whole configuration.
-    task: has the features.
   """
 
   def __init__(self, config: ml_collections.ConfigDict, task: task_lib.Task):
@@ -48,14 +44,7 @@ class Features:
     """Returns features ``[n, dim]`` in evaluation mode.
 
     Those of the last state are remembered, because several protocols ask.
-
-    Args:
-      state: has the parameters.
-      images: what to embed.
-      poll: called before every batch; raises to leave.
-
-    Returns:
-      The features.
+    ``poll`` is called before every batch and raises to leave.
     """
     if self._state() is not state:
       self._state, self._known = weakref.ref(state), {}
@@ -68,9 +57,9 @@ class Features:
     params = state_lib.evaluated_params(state)
     size = self._rows(self._config.evaluate.batch_size)
     parts = []
-    for rows in _row_blocks(np.arange(len(images)), size):
+    for rows in row_blocks(np.arange(len(images)), size):
       poll()
-      batch = _padded({'image': images.rows(rows)}, size)
+      batch = padded({'image': images.rows(rows)}, size)
       out = self._plain(params, state.task_state, batch)
       parts.append(out[: len(rows)])
     return np.concatenate(parts)
@@ -87,10 +76,10 @@ class Features:
     params = state_lib.evaluated_params(state)
     size = self._config.evaluate.linear_batch_size
     rng = np.random.default_rng([self._config.seed, epoch])
-    for rows in _row_blocks(rng.permutation(len(images)), size):
+    for rows in row_blocks(rng.permutation(len(images)), size):
       poll()
       batch = {'image': images.rows(rows), 'index': np.int32(rows)}
-      batch = _padded(batch, self._rows(size))
+      batch = padded(batch, self._rows(size))
       out = self._augmented(params, state.task_state, batch, epoch)
       yield out[: len(rows)], images.labels[rows]
 
@@ -106,16 +95,9 @@ def make(
     bank: image_data.Images,
     test: image_data.Images,
 ) -> dict[str, experiment_lib.Evaluator]:
-  """Makes the evaluators of a configuration.
+  """Makes the evaluators of a configuration, by protocol.
 
-  Args:
-    config: the whole configuration.
-    task: has the features.
-    bank: labeled images that kNN and linear probes learn from.
-    test: labeled images that they are scored on.
-
-  Returns:
-    Evaluators by protocol.
+  They learn from the labeled images of ``bank`` and are scored on ``test``.
   """
   features = Features(config, task)
 
@@ -151,16 +133,13 @@ def evaluate_features(
     images: tuple[image_data.Images, image_data.Images],
     config: ml_collections.ConfigDict,
 ) -> scores_lib.Scores:
-  """Scores features by kNN or a linear probe.
+  """Scores features by ``'knn'`` or a ``'linear'`` probe.
 
   Args:
-    protocol: ``'knn'`` or ``'linear'``.
+    protocol: one of the two.
     features: of the images to learn from and of those to score.
     images: both sets, for their labels.
     config: ``config.evaluate``.
-
-  Returns:
-    Shares by ``protocol/measure``.
   """
   bank, test = images
   data = features[0], bank.labels, features[1], test.labels
@@ -207,6 +186,20 @@ def raw_pixels(images: image_data.Images) -> np.ndarray:
   return pixels.reshape(len(pixels), -1).astype(np.float32) / 255
 
 
+def row_blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+  """Yields so many rows at a time, the last ones perhaps fewer."""
+  for start in range(0, len(rows), size):
+    yield rows[start : start + size]
+
+
+def padded(batch: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+  """Returns arrays of so many rows, zeros after their own."""
+  return {
+      name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1))
+      for name, x in batch.items()
+  }
+
+
 def _linear_recipe(config) -> dict[str, Any]:
   return {
       'epochs': config.linear_epochs,
@@ -224,15 +217,3 @@ def _linear_scores(protocol, result) -> scores_lib.Scores:
     for one in result['per_seed']:
       scores[f'top1_seed{one["seed"]}'] = one['top1']
   return {f'{protocol}/{k}': scores_lib.Score(x) for k, x in scores.items()}
-
-
-def _row_blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
-  for start in range(0, len(rows), size):
-    yield rows[start : start + size]
-
-
-def _padded(batch: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
-  return {
-      name: np.pad(x, [(0, size - len(x))] + [(0, 0)] * (x.ndim - 1))
-      for name, x in batch.items()
-  }

@@ -39,15 +39,9 @@ def prepare(
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
 ) -> experiment_lib.Experiment:
-  """Opens the data of a checked configuration; writes nothing of a run.
+  """Opens the data of a checked configuration, or those of ``like``.
 
-  Args:
-    config: the whole configuration.
-    to_train: whether the batch must fit the devices of this machine.
-    like: an experiment on the same data, which are shared.
-
-  Returns:
-    The experiment.
+  ``domains.make_experiment`` says more.
   """
   if to_train:
     image_config.check_devices(config, jax.device_count())
@@ -66,19 +60,12 @@ def from_images(
     data: Data,
     make_task: Callable[..., task_lib.Task] = image_tasks.create,
 ) -> experiment_lib.Experiment:
-  """Makes the experiment of a configuration on images that are at hand.
+  """Makes the experiment of a checked configuration on images at hand.
 
-  Args:
-    config: a checked configuration; its ``data.name`` is only a name.
-    data: the images.
-    make_task: makes the task, as :func:`image_tasks.create` does.
-
-  Returns:
-    The experiment.
+  Its ``data.name`` is only a name.
   """
-  per_epoch = image_data.steps_per_epoch(
-      len(data.train), config.data.batch_size
-  )
+  size = config.data.batch_size
+  per_epoch = image_data.steps_per_epoch(len(data.train), size)
   total = config_lib.total_steps(config, per_epoch)
   make_task = functools.partial(
       make_task, total_steps=total, steps_per_epoch=per_epoch
@@ -94,11 +81,11 @@ def from_images(
       protocols=tuple(config.evaluate.protocols),
       score=image_config.SCORE,
       steps_per_epoch=per_epoch,
-      rows_per_step=config.data.batch_size,
+      rows_per_step=size,
       unit='images',
       summary=(
-          f'{config.data.name}: {total} steps of {config.data.batch_size} '
-          f'images, seed {config.seed}; {len(data.test)} test images'
+          f'{config.data.name}: {total} steps of {size} images, seed '
+          f'{config.seed}; {len(data.test)} test images'
       ),
       sample=inspect.sample,
       data=data,

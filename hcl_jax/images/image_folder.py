@@ -1,20 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a tfds data set of a folder of images."""
+"""Finds the images of a folder, and builds a tfds data set of them.
 
+Three layouts::
+
+  folder/[class/...]/file            split by a hash of the file's name
+  folder/split/[class/...]/file      split is train, test, val or validation
+  tiny-imagenet-200                  val/val_annotations.txt has the classes
+
+Without class folders the images are unlabeled. Folders inside a class folder
+belong to the class. Hidden files are passed over.
+"""
+
+import collections
 from collections.abc import Mapping
+import hashlib
 import os
 import pathlib
 from typing import Any
+from typing import NamedTuple
+import unicodedata
 
 import numpy as np
 from PIL import Image
 from PIL import ImageOps
 import tensorflow_datasets as tfds
 
-from hcl_jax.images import layout as layout_lib
 from hcl_jax.storage import records
+from hcl_jax.storage import text_files
 
+_SPLITS = {
+    'train': 'train',
+    'test': 'test',
+    'val': 'validation',
+    'validation': 'validation',
+}
+_ANNOTATIONS = 'val_annotations.txt'
 _NUM_NAMED = 20
+
+
+class File(NamedTuple):
+  """Image file; key is its name below the folder."""
+
+  path: pathlib.Path
+  key: str
+  class_name: str | None
+
+
+class Layout(NamedTuple):
+  """Contents of a folder.
+
+  Attributes:
+    splits: the image files of every split, in the order of their names.
+    class_names: in order; empty for unlabeled images.
+    ignored: files that are no images.
+  """
+
+  splits: dict[str, list[File]]
+  class_names: list[str]
+  ignored: list[pathlib.Path]
+
+
+def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
+  """Finds the images of a folder.
+
+  Without split folders, the test split has the share ``test_fraction``.
+
+  Raises:
+    FileNotFoundError: there is no such folder, or no image in it.
+    ValueError: the layout is none of those above.
+  """
+  if not folder.is_dir():
+    raise FileNotFoundError(f'there is no folder {folder}.')
+  if not 0 <= test_fraction < 1:
+    raise ValueError(f'test_fraction must be in [0, 1), got {test_fraction}.')
+  ignored = []
+  roots = _split_folders(folder)
+  splits = {
+      split: _scan_split(root, folder, ignored)
+      for split, root in roots.items()
+  }
+  if not roots:
+    splits = _divide(_scan_split(folder, folder, ignored), test_fraction)
+  splits = {split: files for split, files in splits.items() if files}
+  if not splits:
+    raise FileNotFoundError(f'{folder} holds no images.')
+  names = {file.class_name for files in splits.values() for file in files}
+  return Layout(splits, sorted(names - {None}), ignored)
 
 
 class UnreadableImagesError(ValueError):
@@ -32,7 +103,7 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       self,
       *,
       name: str,
-      layout: layout_lib.Layout,
+      layout: Layout,
       image_size: int,
       source: Mapping[str, Any],
       skip_unreadable: bool = False,
@@ -109,13 +180,6 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       return None
 
 
-def _name_files(files: list[str]) -> str:
-  """Returns one line that counts files and names the first of them."""
-  named = '; '.join(sorted(files)[:_NUM_NAMED])
-  more = ' and others' if len(files) > _NUM_NAMED else ''
-  return f'{len(files)} unreadable image files: {named}{more}'
-
-
 def read_square(path: pathlib.Path, size: int) -> Image.Image:
   """Returns the middle square of an image file, size x size, RGB, upright.
 
@@ -130,6 +194,140 @@ def read_square(path: pathlib.Path, size: int) -> Image.Image:
     if image.size == (size, size):
       return image
     return ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)
+
+
+def _split_folders(folder):
+  """Returns the folders of splits by name, empty if there are none."""
+  folders = _visible(folder, pathlib.Path.is_dir)
+  splits = [path for path in folders if path.name.lower() in _SPLITS]
+  others = [path for path in folders if path not in splits]
+  if splits and others:
+    raise ValueError(
+        f'{folder} has {others[0].name!r} beside {splits[0].name!r}: give it '
+        'either folders of splits (train, test, val, validation) or folders '
+        'of classes.'
+    )
+  roots = {_SPLITS[path.name.lower()]: path for path in splits}
+  if len(roots) < len(splits):
+    names = [path.name for path in splits]
+    raise ValueError(f'{folder} has one split twice, among {names}.')
+  return roots
+
+
+def _scan_split(root, folder, ignored):
+  """Returns the image files below root, labeled by its folders."""
+  annotations = root / _ANNOTATIONS
+  if annotations.is_file():
+    classes = _read_annotations(annotations)
+    return _files(root, folder, ignored, lambda path: classes.get(path.name))
+  classes = _visible(root, pathlib.Path.is_dir)
+  # The unlabeled test images of tiny-imagenet-200 lie in test/images.
+  if [path.name for path in classes] == ['images'] and not _visible(
+      classes[0], pathlib.Path.is_dir
+  ):
+    return _files(root, folder, ignored, lambda path: None)
+  loose = [
+      path for path in _visible(root, pathlib.Path.is_file) if _is_image(path)
+  ]
+  if loose and classes:
+    raise ValueError(
+        f'{root} has images, such as {loose[0].name!r}, beside folders of '
+        f'classes, such as {classes[0].name!r}; move them into a folder.'
+    )
+  return _files(root, folder, ignored, lambda path: _class_below(root, path))
+
+
+def _class_below(root, path):
+  """Returns the folder below root that holds path; None for root itself."""
+  parts = path.relative_to(root).parts
+  return _normal(parts[0]) if len(parts) > 1 else None
+
+
+def _files(root, folder, ignored, class_of):
+  files = []
+  for path in _visible_files(root):
+    if _is_image(path):
+      key = _normal(path.relative_to(folder).as_posix())
+      files.append(File(path, key, class_of(path)))
+    else:
+      ignored.append(path)
+  return _unique(sorted(files, key=lambda file: file.key))
+
+
+def _unique(files):
+  """Numbers keys that differ only in their Unicode form."""
+  seen = collections.Counter()
+  unique = []
+  for file in files:
+    number = seen[file.key]
+    seen[file.key] += 1
+    key = f'{file.key}#{number}' if number else file.key
+    unique.append(file._replace(key=key))
+  return unique
+
+
+def _visible_files(root):
+  """Yields visible files below root."""
+  yield from _visible(root, pathlib.Path.is_file)
+  for path in _visible(root, pathlib.Path.is_dir):
+    yield from _visible_files(path)
+
+
+def _visible(folder, is_kind):
+  return sorted(
+      path
+      for path in folder.iterdir()
+      if is_kind(path) and not path.name.startswith(('.', '__MACOSX'))
+  )
+
+
+def _is_image(path):
+  """Returns whether the ending, or else the first bytes, are an image's."""
+  if path.suffix.lower() in Image.registered_extensions():
+    return True
+  try:
+    with Image.open(path):
+      return True
+  except (OSError, Image.DecompressionBombError):
+    return False
+
+
+def _read_annotations(path):
+  """Returns the class of every file, from lines of file, tab, class."""
+  classes = {}
+  for number, line in enumerate(text_files.read_lines(path), 1):
+    if not line:
+      continue
+    name, tab, rest = line.partition('\t')
+    if not tab:
+      raise ValueError(
+          f'line {number} of {path} must be a file and its class, with a tab '
+          f'between; got {line[:60]!r}.'
+      )
+    classes[name] = rest.partition('\t')[0]
+  return classes
+
+
+def _divide(files, test_fraction):
+  """Splits files by a hash of the name, whatever else the folder holds."""
+  splits = {'train': [], 'test': []}
+  for file in files:
+    digest = hashlib.sha256(file.key.encode()).digest()
+    is_test = int.from_bytes(digest[:8]) < test_fraction * 2**64
+    splits['test' if is_test else 'train'].append(file)
+  return splits
+
+
+def _normal(name):
+  # macOS and Linux write the same accented name in different bytes.
+  return unicodedata.normalize('NFC', name)
+
+
+def _name_files(files: list[str]) -> str:
+  """Returns one line that counts files and names the first of them."""
+  named = '; '.join(sorted(files)[:_NUM_NAMED])
+  more = ' and others' if len(files) > _NUM_NAMED else ''
+  return f'{len(files)} unreadable image files: {named}{more}'
 
 
 def _to_rgb(image):

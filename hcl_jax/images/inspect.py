@@ -5,6 +5,7 @@ import jax
 import numpy as np
 
 from hcl_jax import analysis
+from hcl_jax.images import evaluate
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
@@ -22,14 +23,16 @@ def sample(
   num_items = min(len(rows), config.data.batch_size, sample_lib.MAX_ITEMS)
   images = test.rows(rows)
   compared = sample_lib.compiled(experiment.task.compared, state)
-  plain = _in_blocks(
-      lambda some: compared({'image': some}), images, num_items
-  )
-  views = tuple(
-      np.asarray(compared({'image': images[:num_items]}, keys))
-      for keys in np.moveaxis(_view_keys(num_items), 1, 0)
-  )
+  plain = []
+  for some in evaluate.row_blocks(images, num_items):
+    batch = evaluate.padded({'image': some}, num_items)
+    plain.append(np.asarray(compared(batch))[: len(some)])
   items = np.arange(num_items)
+  keys = task_lib.row_keys(jax.random.key(0), np.int32(items), 2)
+  views = tuple(
+      np.asarray(compared({'image': images[:num_items]}, keys[:, i]))
+      for i in (0, 1)
+  )
   labels = test.labels[rows]
   by_class = config.loss.supervised_negatives
   pos_logits, neg_logits, where = map(
@@ -41,7 +44,7 @@ def sample(
       ),
   )
   return sample_lib.Sample(
-      embeddings=plain,
+      embeddings=np.concatenate(plain),
       labels=labels,
       items=images[:num_items],
       item_names=_class_names(labels[:num_items], test.class_names),
@@ -57,20 +60,5 @@ def sample(
   )
 
 
-def _in_blocks(function, rows, size):
-  """Calls a function on so many rows at a time, the last ones padded."""
-  parts = []
-  for start in range(0, len(rows), size):
-    some = rows[start : start + size]
-    padding = [(0, size - len(some))] + [(0, 0)] * (some.ndim - 1)
-    parts.append(np.asarray(function(np.pad(some, padding)))[: len(some)])
-  return np.concatenate(parts)
-
-
-def _view_keys(num_items):
-  rows = np.arange(num_items, dtype=np.int32)
-  return task_lib.row_keys(jax.random.key(0), rows, 2)
-
-
-def _class_names(labels, names=()):
+def _class_names(labels, names):
   return [names[x] if 0 <= x < len(names) else f'class {x}' for x in labels]

@@ -10,7 +10,7 @@
 The first two download what the tfds catalogue names. --arrays takes a folder
 with train_images.npy, train_labels.npy, test_images.npy and so on (see
 hcl_jax/images/arrays.py), --images one with image files in folders of classes,
-or in none (see hcl_jax/images/layout.py).
+or in none (see hcl_jax/images/image_folder.py).
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,9 @@ from typing import Any
 from PIL import Image
 import tensorflow_datasets as tfds
 
-from hcl_jax.images import arrays as arrays_lib
+from hcl_jax.images import arrays
 from hcl_jax.images import digit_scenes
 from hcl_jax.images import image_folder
-from hcl_jax.images import layout as layout_lib
 from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
 from hcl_jax.storage import records
@@ -47,6 +46,8 @@ FLAGS = {
 }  # fmt: skip
 DATASETS = 'NAME, of the tfds catalogue or of your choice'
 
+full_name = digit_scenes.full_name
+
 _TINY_IMAGENET = 'tiny_imagenet'  # not in the catalogue
 _SCENES_AT_A_TIME = 1024
 
@@ -54,14 +55,6 @@ _SCENES_AT_A_TIME = 1024
 def owns(dataset: str) -> bool:
   """Returns whether a name can only be one of images."""
   return dataset.partition('/')[0] in ('digit_scenes', _TINY_IMAGENET)
-
-
-def full_name(dataset: str) -> str:
-  """Returns the name with the config and version of ``digit_scenes``."""
-  name, config, version = locations.parse(dataset)
-  if name == 'digit_scenes':
-    return f'{name}/{config or "full"}:{version or digit_scenes.VERSION}'
-  return dataset
 
 
 def source(
@@ -87,9 +80,9 @@ def builder(
   """Returns the builder of a folder, of arrays, or of the catalogue."""
   name, config, _ = locations.parse(full_name(dataset))
   if options['images']:
-    return _image_folder(dataset, options, source=source, **where)
+    return _image_folder(name, config, options, source=source, **where)
   if options['arrays']:
-    return arrays_lib.Arrays(
+    return arrays.Arrays(
         name=name,
         config=config,
         folder=pathlib.Path(options['arrays']),
@@ -172,20 +165,19 @@ def _image_size(dataset, options):
   return size
 
 
-def _image_folder(dataset, options, **kwargs):
-  name, config, _ = locations.parse(full_name(dataset))
+def _image_folder(name, config, options, **kwargs):
   folder = pathlib.Path(options['images'])
   if catalogue.builder_class(name):
     raise ValueError(
         f'--dataset={name} names a known data set; give the images of '
         f'{folder} a name of their own.'
     )
-  image_size = _image_size(dataset, options)
+  image_size = _image_size(name, options)
   if image_size is None or image_size < 1:
     raise ValueError(
         f'--images needs --image_size, 1 or more pixels; got {image_size}.'
     )
-  layout = layout_lib.scan(folder, test_fraction=options['test_fraction'])
+  layout = image_folder.scan(folder, test_fraction=options['test_fraction'])
   counts = ', '.join(f'{k} {len(v)}' for k, v in layout.splits.items())
   classes = f'{len(layout.class_names)} classes' * bool(layout.class_names)
   print(f'Found images: {counts}; {classes or "no classes"}.')

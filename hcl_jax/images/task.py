@@ -36,9 +36,7 @@ class ImageEncoder:
 
   def init(self, key: jax.Array, images: jax.Array) -> tuple[Any, Any]:
     """Returns parameters, and the other collections: running statistics."""
-    variables = dict(
-        self.module.init(key, self.normalize(images), train=False)
-    )
+    variables = dict(self.module.init(key, self.normalize(images), train=False))
     return variables.pop('params'), variables
 
   def embed(self, params: Any, stats: Any, views: jax.Array):
@@ -54,18 +52,12 @@ class ImageEncoder:
       stats: Any,
       images: jax.Array,
       keys: jax.Array | None = None,
-  ) -> tuple[jax.Array, jax.Array]:
+  ) -> tuple[Any, Any]:
     """Returns features and embeddings in evaluation mode.
 
-    Args:
-      params: the parameters.
-      stats: the running statistics.
-      images: uint8 ``[b, height, width, 3]``.
-      keys: one for each image, to augment it; None for the image as it is.
-
-    Returns:
-      The pooled output before the head and what the head makes of it, both
-      ``[b, dim]``. What is not used is not computed in a compiled function.
+    These are the pooled output before the head and what the head makes of it,
+    both ``[b, dim]``; of augmented images if there are keys, one for each. What
+    is not used is not computed in a compiled function.
     """
     if keys is None:
       views = self.normalize(images)
@@ -133,13 +125,9 @@ class SimCLR:
 
 
 class Mixing(NamedTuple):
-  """Holds MoCHi's options, see :func:`hcl_jax.momentum.mix_hardest`.
+  """Holds MoCHi's N, s and s' and how many of the first steps are without it.
 
-  Attributes:
-    num_hardest: N, how many of the nearest keys are mixed.
-    num_mixed: s, mixtures of two of them.
-    num_with_query: s', mixtures of one and the query.
-    warmup_steps: the first so many steps are without.
+  See :func:`hcl_jax.momentum.mix_hardest`.
   """
 
   num_hardest: int
@@ -193,12 +181,10 @@ class MoCo:
   def init(self, key, batch):
     encoder_key, queue_key = jax.random.split(key)
     params, stats = self.encoder.init(encoder_key, batch['image'])
-    queue = momentum.init_queue(
-        queue_key, self.queue_size, self.embedding_dim
-    )
+    queue = momentum.init_queue(queue_key, self.queue_size, self.embedding_dim)
     # Copies, because a donated buffer must not be given twice.
-    copies = jax.tree.map(jnp.copy, (params, stats))
-    return params, MoCoState(stats, *copies, queue)
+    key_params, key_stats = jax.tree.map(jnp.copy, (params, stats))
+    return params, MoCoState(stats, key_params, key_stats, queue)
 
   def embed(self, params, state, batch, key, rows):
     view_key, shuffle_key = jax.random.split(key)
@@ -206,24 +192,20 @@ class MoCo:
     views = [self.encoder.augment(keys[:, i], batch['image']) for i in (0, 1)]
     q, stats = self.encoder.embed(params, state.stats, views[0])
     k, key_stats = self._embed_keys(state, views[1], shuffle_key)
-    stats, key_stats = _across_devices(
-        (stats, key_stats), self.axis_name
-    )
+    stats, key_stats = _across_devices((stats, key_stats), self.axis_name)
     embeddings = q, k
     if self.mixing is not None:
-      embeddings += (self._mix(state, q, batch, keys[:, 2]),)
+      synthetic = momentum.mix_hardest(
+          keys[:, 2],
+          q.astype(state.queue.keys.dtype),
+          state.queue.keys,
+          num_hardest=self.mixing.num_hardest,
+          num_mixed=self.mixing.num_mixed,
+          num_with_query=self.mixing.num_with_query,
+          where=self._negatives(state, batch),
+      )
+      embeddings += (synthetic.astype(q.dtype),)
     return embeddings, state._replace(stats=stats, key_stats=key_stats)
-
-  def _mix(self, state, q, batch, keys):
-    return momentum.mix_hardest(
-        keys,
-        q.astype(state.queue.keys.dtype),
-        state.queue.keys,
-        num_hardest=self.mixing.num_hardest,
-        num_mixed=self.mixing.num_mixed,
-        num_with_query=self.mixing.num_with_query,
-        where=self._negatives(state, batch),
-    ).astype(q.dtype)
 
   def _negatives(self, state, batch):
     """Keys of other images, or None for all keys."""
@@ -266,7 +248,7 @@ class MoCo:
         where=self._negatives(state, batch),
         **self.loss_options,
     )
-    if not synthetic:
+    if self.mixing is None:
       return loss()
     mixes = step >= self.mixing.warmup_steps
     return jnp.where(mixes, loss(extra=synthetic[0]), loss())
@@ -295,17 +277,7 @@ def create(
     steps_per_epoch: int,
     axis_name: str | None = task_lib.AXIS,
 ) -> task_lib.Task:
-  """Makes the task that a configuration describes.
-
-  Args:
-    config: the whole configuration.
-    total_steps: length of the run, for schedules.
-    steps_per_epoch: steps of an epoch.
-    axis_name: mapped axis of devices, or None.
-
-  Returns:
-    The task.
-  """
+  """Makes the task that a configuration describes, for a run of some steps."""
   beta = config_lib.beta_schedule(config.loss, total_steps, steps_per_epoch)
   options = {
       name: config.loss[name]

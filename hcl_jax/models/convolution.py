@@ -80,9 +80,6 @@ def plain() -> Iterator[None]:
   """Keeps convolutions as they are, in functions first traced inside.
 
   Use it to compare with products; ``jit`` caches functions traced before.
-
-  Yields:
-    None.
   """
   token = _plain.set(True)
   try:
@@ -96,10 +93,8 @@ def compiler_options() -> dict[str, str]:
   """Returns options that make compiled train steps of these encoders fastest.
 
   Pass them to ``jax.jit(step).lower(...).compile(compiler_options=...)``, or
-  the same with ``jax.pmap``. They change results by rounding only.
-
-  Returns:
-    Options that this backend and version of XLA support; none on GPU and TPU.
+  the same with ``jax.pmap``. They change results by rounding only, and are
+  those that this version of XLA supports; none on GPU and TPU.
   """
   if jax.default_backend() != 'cpu':
     return {}

@@ -38,10 +38,8 @@ class Gin(nn.Module):
   ) -> tuple[jax.Array, jax.Array]:
     """Embeds nodes and graphs.
 
-    Args:
-      batch: the graphs.
-      train: normalize by the statistics of the batch and update the running
-        ones, collection ``'batch_stats'``; otherwise by the running ones.
+    In training, BatchNorm takes the statistics of the batch and updates the
+    running ones, collection ``'batch_stats'``; otherwise it takes those.
 
     Returns:
       Nodes ``[N, num_layers * width]``, arbitrary in padding, and graphs
@@ -108,11 +106,7 @@ class InfoGraph(nn.Module):
   def __call__(
       self, batch: graphs.GraphBatch, *, train: bool
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Embeds nodes and graphs.
-
-    Args:
-      batch: the graphs.
-      train: see :class:`Gin`.
+    """Embeds nodes and graphs; ``train`` is that of :class:`Gin`.
 
     Returns:
       Graphs ``[G, dim]`` of the encoder, for evaluation; nodes ``[N, dim]`` and

@@ -50,14 +50,7 @@ class GraphBatch(NamedTuple):
 
 
 class Padding(NamedTuple):
-  """Static shape of a batch; see :class:`GraphBatch`.
-
-  Attributes:
-    nodes: N.
-    edges: E.
-    members: M.
-    graphs: G.
-  """
+  """Static shape of a batch: N, E, M and G of :class:`GraphBatch`."""
 
   nodes: int
   edges: int
@@ -71,14 +64,9 @@ def masked_nodes(batch: GraphBatch) -> jax.Array:
 
 
 def sum_neighbors(batch: GraphBatch, x: jax.Array) -> jax.Array:
-  r"""Sums over neighbors, :math:`y_v = \sum_{u \to v} x_u`.
+  r"""Sums rows ``[N, dim]`` over neighbors, :math:`y_v = \sum_{u \to v} x_u`.
 
-  Args:
-    batch: the graphs.
-    x: one row per row of the batch, ``[N, dim]``.
-
-  Returns:
-    Sums ``[N, dim]``; 0 for a node without neighbors.
+  The sum of a node without neighbors is 0.
   """
   sent = jnp.take(x, batch.senders, axis=0, mode='fill', fill_value=0)
   return jax.ops.segment_sum(
@@ -89,12 +77,7 @@ def sum_neighbors(batch: GraphBatch, x: jax.Array) -> jax.Array:
 def sum_nodes(batch: GraphBatch, x: jax.Array) -> jax.Array:
   r"""Sums over the nodes of each graph, :math:`y_G = \sum_{v \in G} x_v`.
 
-  Args:
-    batch: the graphs.
-    x: one row per row of the batch, ``[N, dim]``.
-
-  Returns:
-    Sums ``[G, dim]``; 0 in padding.
+  Maps rows ``[N, dim]`` to ``[G, dim]``, which is 0 in padding.
   """
   num_graphs = batch.graph_mask.shape[0]
   rows = jnp.take(x, batch.members, axis=0, mode='fill', fill_value=0)

@@ -9,6 +9,7 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
+from hcl_jax import _checks
 from hcl_jax.models import convolution
 from hcl_jax.models import packed_text as sentences
 
@@ -43,15 +44,10 @@ class Gru(nn.Module):
   def __call__(
       self, words: jax.Array, batch: sentences.SentenceBatch
   ) -> jax.Array:
-    """Encodes sentences.
+    """Returns states after the last word, ``[B, width]``.
 
-    Args:
-      words: vectors of the distinct words, ``[U, dim]``.
-      batch: the sentences.
-
-    Returns:
-      States after the last word, ``[B, width]``; 0 for a sentence without
-      words.
+    Vectors of the distinct words are ``[U, dim]``. A sentence without words
+    has state 0.
     """
     dim, width = words.shape[-1], self.width
     kernels = [
@@ -77,18 +73,22 @@ class Gru(nn.Module):
     )
 
 
-class RecurrentEncoder(nn.Module):
-  """Bidirectional GRU over word vectors; concatenates both last states.
+class _Encoder(nn.Module):
+  """Maps sentences to embeddings ``[B, dim]``, by vectors of their words.
 
   Attributes:
     vocabulary_size: number of words.
     word_dim: width of word vectors.
-    dim: width of the embedding, even; each direction gives one half.
+    dim: width of the embedding.
   """
 
   vocabulary_size: int
   word_dim: int
   dim: int
+
+
+class RecurrentEncoder(_Encoder):
+  """Bidirectional GRU; each direction gives one half of the embedding."""
 
   @nn.compact
   def __call__(self, batch: sentences.SentenceBatch) -> jax.Array:
@@ -101,19 +101,9 @@ class RecurrentEncoder(nn.Module):
     return jnp.concatenate(ends, axis=-1)
 
 
-class BagEncoder(nn.Module):
-  """Linear function of the mean, or sum, of word vectors.
+class BagEncoder(_Encoder):
+  """Linear function of the ``'mean'``, or ``'sum'``, of word vectors."""
 
-  Attributes:
-    vocabulary_size: number of words.
-    word_dim: width of word vectors.
-    dim: width of the embedding.
-    pooling: ``'mean'`` or ``'sum'``.
-  """
-
-  vocabulary_size: int
-  word_dim: int
-  dim: int
   pooling: str = 'mean'
 
   @nn.compact
@@ -147,8 +137,8 @@ class SentenceEncoders(nn.Module):
   pooling: str = 'mean'
 
   def setup(self):
-    _check_choice('encoder', self.encoder, ENCODERS)
-    _check_choice('pooling', self.pooling, POOLINGS)
+    _checks.choice('encoder', self.encoder, ENCODERS)
+    _checks.choice('pooling', self.pooling, POOLINGS)
     if self.encoder == 'gru' and self.dim % 2:
       raise ValueError(
           f"dim must be even with encoder='gru', one half per direction; got "
@@ -192,14 +182,6 @@ def _look_up(module, batch):
 
 def _between_tenths(key, shape, dtype=jnp.float32):
   return jax.random.uniform(key, shape, dtype, -0.1, 0.1)
-
-
-def _check_choice(argument, value, known):
-  if value not in known:
-    raise ValueError(
-        f'{argument} must be one of {", ".join(map(repr, known))}; got '
-        f'{value!r}.'
-    )
 
 
 def _goes_on(rows, reverse):

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 fan_in_uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 
 
-class SimclrHead(nn.Module):
-  """Linear, normalization, ReLU, linear: 2048-512-128 as released.
+class _Head(nn.Module):
+  """Maps features ``[batch, F]`` to embeddings ``[batch, dim]``.
 
   Attributes:
-    norm: constructor of the normalization.
+    norm: constructor of the normalization, if the head has one.
     dim: width of the embedding.
-    width: width of the hidden layer; None: 512.
+    width: width of the hidden layer, if the head has one; None: as released.
     dtype: dtype of the computation.
   """
 
@@ -26,9 +26,12 @@ class SimclrHead(nn.Module):
   width: int | None = None
   dtype: jnp.dtype = jnp.float32
 
+
+class SimclrHead(_Head):
+  """Linear, normalization, ReLU, linear: 2048-512-128 as released."""
+
   @nn.compact
   def __call__(self, features: jax.Array, *, train: bool) -> jax.Array:
-    """Maps ``[batch, F]`` to ``[batch, dim]``."""
     hidden = _linear(
         features, self.width or 512, self.dtype, 'hidden', use_bias=False
     )
@@ -36,48 +39,22 @@ class SimclrHead(nn.Module):
     return _linear(hidden, self.dim, self.dtype, 'out')
 
 
-class MocoHead(nn.Module):
-  """Linear, ReLU, linear, as in MoCo-v2: 2048-2048-128.
-
-  Attributes:
-    norm: not used.
-    dim: width of the embedding.
-    width: width of the hidden layer; None: that of the features.
-    dtype: dtype of the computation.
-  """
-
-  norm: Callable[..., nn.Module]
-  dim: int = 128
-  width: int | None = None
-  dtype: jnp.dtype = jnp.float32
+class MocoHead(_Head):
+  """Linear, ReLU, linear, as in MoCo-v2: 2048-2048-128, as wide as features."""
 
   @nn.compact
   def __call__(self, features: jax.Array, *, train: bool) -> jax.Array:
-    """Maps ``[batch, F]`` to ``[batch, dim]``."""
     del train
     width = self.width or features.shape[-1]
     hidden = nn.relu(_linear(features, width, self.dtype, 'hidden'))
     return _linear(hidden, self.dim, self.dtype, 'out')
 
 
-class LinearHead(nn.Module):
-  """Single linear layer.
-
-  Attributes:
-    norm: not used.
-    dim: width of the embedding.
-    width: not used.
-    dtype: dtype of the computation.
-  """
-
-  norm: Callable[..., nn.Module]
-  dim: int = 128
-  width: int | None = None
-  dtype: jnp.dtype = jnp.float32
+class LinearHead(_Head):
+  """Single linear layer."""
 
   @nn.compact
   def __call__(self, features: jax.Array, *, train: bool) -> jax.Array:
-    """Maps ``[batch, F]`` to ``[batch, dim]``."""
     del train
     return _linear(features, self.dim, self.dtype, 'out')
 

@@ -8,6 +8,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from hcl_jax import _checks
 from hcl_jax.models import convolution
 from hcl_jax.models import heads
 from hcl_jax.models import norm as norms
@@ -60,8 +61,6 @@ _HEADS = {
     'moco': heads.MocoHead,
     'linear': heads.LinearHead,
 }
-_STEMS = ('cifar', 'strided', 'imagenet')
-_NORMS = ('batch', 'group')
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
@@ -136,11 +135,11 @@ def create(
   Returns:
     A linen module, ``encoder.apply(variables, images, train=...)``.
   """
-  _check_choice('name', name, _BACKBONES)
-  _check_choice('stem', stem, _STEMS)
-  _check_choice('head', head, _HEADS)
-  _check_choice('norm', norm, _NORMS)
-  _check_choice('dtype', dtype, _DTYPES)
+  _checks.choice('name', name, tuple(_BACKBONES))
+  _checks.choice('stem', stem, ('cifar', 'strided', 'imagenet'))
+  _checks.choice('head', head, tuple(_HEADS))
+  _checks.choice('norm', norm, ('batch', 'group'))
+  _checks.choice('dtype', dtype, tuple(_DTYPES))
   _check_positive('embedding_dim', embedding_dim)
   _check_positive('bn_splits', bn_splits)
   if head_width is not None:
@@ -154,31 +153,20 @@ def create(
   make_norm = norms.make(
       norm, axis_name=bn_axis_name, splits=bn_splits, dtype=dtype
   )
-  return Encoder(
-      backbone=_make_backbone(name, stem, norm=make_norm, dtype=dtype),
-      head=_HEADS[head](
-          norm=make_norm, dim=embedding_dim, width=head_width, dtype=dtype
-      ),
-  )
-
-
-def _make_backbone(name, stem, **options):
+  options = {'norm': make_norm, 'dtype': dtype}
   if name != 'small':
-    return _BACKBONES[name](stem=stem, **options)
-  if stem != 'cifar':
+    options['stem'] = stem
+  elif stem != 'cifar':
     raise ValueError(
         f"stem must be 'cifar' for name='small'; got {stem!r}. Only ResNets "
         'have other stems.'
     )
-  return _BACKBONES[name](**options)
-
-
-def _check_choice(argument, value, known):
-  if value not in known:
-    raise ValueError(
-        f'{argument} must be one of {", ".join(map(repr, known))}; got '
-        f'{value!r}.'
-    )
+  return Encoder(
+      backbone=_BACKBONES[name](**options),
+      head=_HEADS[head](
+          norm=make_norm, dim=embedding_dim, width=head_width, dtype=dtype
+      ),
+  )
 
 
 def _check_positive(argument, value):

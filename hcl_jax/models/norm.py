@@ -57,9 +57,6 @@ class BatchNorm(nn.Module):
       counts: number of rows that each row of ``x [batch, channels]``
         represents, ``[batch]``; a row with count 0 may have any value and is in
         no statistic.
-
-    Returns:
-      An array of the shape of ``x``.
     """
     if counts is not None:
       _check_counts(x, counts, self.splits)
@@ -85,9 +82,7 @@ class BatchNorm(nn.Module):
         y = _apply_affine(x, mean, var, affine)
       if not self.is_initializing():
         running_mean.value = self._follow(running_mean.value, mean)
-        running_var.value = self._follow(
-            running_var.value, _unbias(var, count)
-        )
+        running_var.value = self._follow(running_var.value, _unbias(var, count))
     return y.astype(self.dtype).reshape(x.shape)
 
   def _follow(self, running, parts):
@@ -113,26 +108,19 @@ def _normalize_parts(x, affine, *, axis_name, splits):
         f'The batch of a device must divide into bn_splits={splits} equal '
         f'parts; got {x.shape[0]} images. Change one of them.'
     )
+
+  def normalize(rows, affine):
+    mean, var = _statistics(rows, axis_name)
+    return _apply_affine(rows, mean, var, affine), mean, var
+
   rows = x.reshape(-1, x.shape[-1])
-  normalize = functools.partial(_normalize, axis_name=axis_name)
   # No vmap over one part: XLA:CPU takes thirty times as long to sum products
   # of arrays with an axis of length one.
   if splits > 1:
     rows = rows.reshape(splits, -1, x.shape[-1])
     normalize = jax.vmap(normalize, in_axes=(0, None))
-  count = _count(rows.shape[-2], axis_name)
-  return *normalize(rows, affine), count
-
-
-def _normalize(rows, affine, axis_name):
-  """Normalizes ``[rows, channels]`` by the statistics of the batch.
-
-  Returns:
-    Normalized rows, float32, and their mean and biased variance
-    ``[1, channels]``.
-  """
-  mean, var = _statistics(rows, axis_name)
-  return _apply_affine(rows, mean, var, affine), mean, var
+  devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+  return *normalize(rows, affine), rows.shape[-2] * devices
 
 
 def _apply_affine(rows, mean, var, affine):
@@ -181,11 +169,6 @@ def _check_counts(x, counts, splits):
     raise ValueError(f'counts excludes splits={splits}; leave out one of them.')
 
 
-def _count(rows, axis_name):
-  """Returns the number of rows in a statistic, over all devices."""
-  return rows * (1 if axis_name is None else jax.lax.axis_size(axis_name))
-
-
 def _unbias(var, count):
   if isinstance(count, jax.Array):  # the sum of counts
     return var * (count / jnp.maximum(count - 1, 1))
@@ -199,11 +182,7 @@ def _unbias(var, count):
 
 
 class GroupNorm(nn.Module):
-  """Normalization of each image separately, in up to 32 groups of channels.
-
-  Attributes:
-    dtype: dtype of the result.
-  """
+  """Normalization of each image separately, in up to 32 groups of channels."""
 
   dtype: jnp.dtype = jnp.float32
 
@@ -223,16 +202,9 @@ class GroupNorm(nn.Module):
 def make(
     name: str, *, axis_name: str | None, splits: int, dtype: jnp.dtype
 ) -> Callable[..., nn.Module]:
-  """Returns a constructor of normalization layers.
+  """Returns a constructor of ``'batch'`` or ``'group'`` normalization layers.
 
-  Args:
-    name: ``'batch'`` or ``'group'``.
-    axis_name: see :class:`BatchNorm`.
-    splits: see :class:`BatchNorm`.
-    dtype: dtype of the results.
-
-  Returns:
-    A function of the submodule's ``name``.
+  It takes the submodule's ``name``. :class:`BatchNorm` has the other arguments.
   """
   return {
       'batch': functools.partial(

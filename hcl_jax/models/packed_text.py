@@ -50,24 +50,24 @@ def pack(
 ) -> SentenceBatch:
   """Packs padded sentences into rows, as :func:`pack_flat` does.
 
-  Args:
-    tokens: words of each sentence, integers ``[B, T]``, with T the length of
-      the packed rows.
-    length: number of words of each sentence, integers ``[B]``, 0 to T. Tokens
-      after them are ignored.
-    segment: see :class:`SentenceBatch`; None: 0 for all.
-    index: see :class:`SentenceBatch`; None: 0, 1, 2, ...
-    min_packed_rows: minimum of R.
-    min_words: minimum of U.
-
-  Returns:
-    The batch, of numpy arrays.
+  Words of each sentence are integers ``[B, T]``, with T the length of the
+  packed rows; of these the first ``length [B]`` are read. All else is as in
+  :func:`pack_flat`.
 
   Raises:
     ValueError: shapes do not match, or lengths are out of range.
   """
   tokens, length = np.asarray(tokens), np.asarray(length)
-  _check(tokens, length)
+  if tokens.ndim != 2 or not np.issubdtype(tokens.dtype, np.integer):
+    raise ValueError(
+        'tokens must be integers of shape [sentences, length]; got '
+        f'{tokens.dtype} of shape {tokens.shape}.'
+    )
+  if length.shape != tokens.shape[:1]:
+    raise ValueError(
+        f'length must have shape {tokens.shape[:1]}, one per sentence; '
+        f'got {length.shape}.'
+    )
   places = tokens.shape[1]
   return pack_flat(
       tokens[np.arange(places) < length[:, None]],
@@ -112,7 +112,11 @@ def pack_flat(
     ValueError: shapes do not match, or lengths are out of range.
   """
   tokens, length = np.asarray(tokens), np.asarray(length)
-  _check_length(length, places)
+  if np.any((length < 0) | (length > places)):
+    raise ValueError(
+        f'length must be 0 to {places}, the places of a packed row; got '
+        f'{length.min()} to {length.max()}.'
+    )
   if tokens.shape != (length.sum(),):
     raise ValueError(
         f'tokens must have shape ({length.sum()},), the sum of length; got '
@@ -126,8 +130,7 @@ def pack_flat(
   where = np.arange(len(tokens)) + begin[sentence], packed_row[sentence]
 
   words, which = np.unique(tokens, return_inverse=True)
-  num_words = max(_rounded(len(words)), min_words)
-  padded_words = np.zeros(num_words, np.int32)
+  padded_words = np.zeros(max(_rounded(len(words)), min_words), np.int32)
   padded_words[: len(words)] = words
   word_places = np.zeros((places, num_packed_rows), np.int32)
   word_places[where] = which
@@ -145,28 +148,6 @@ def pack_flat(
       segment=_integers(segment, np.zeros(count)),
       index=_integers(index, np.arange(count)),
   )
-
-
-def _check(tokens, length):
-  if tokens.ndim != 2 or not np.issubdtype(tokens.dtype, np.integer):
-    raise ValueError(
-        'tokens must be integers of shape [sentences, length]; got '
-        f'{tokens.dtype} of shape {tokens.shape}.'
-    )
-  if length.shape != tokens.shape[:1]:
-    raise ValueError(
-        f'length must have shape {tokens.shape[:1]}, one per sentence; '
-        f'got {length.shape}.'
-    )
-  _check_length(length, tokens.shape[1])
-
-
-def _check_length(length, places):
-  if np.any((length < 0) | (length > places)):
-    raise ValueError(
-        f'length must be 0 to {places}, the places of a packed row; got '
-        f'{length.min()} to {length.max()}.'
-    )
 
 
 def _first_fit(length, places):

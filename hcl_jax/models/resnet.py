@@ -11,12 +11,12 @@ from hcl_jax.models import convolution
 from hcl_jax.models import heads
 
 
-class BasicBlock(nn.Module):
-  """Two 3x3 convolutions with a shortcut.
+class _Block(nn.Module):
+  """Convolutions with a shortcut.
 
   Attributes:
-    width: channels.
-    stride: stride of the first convolution.
+    width: channels of the 3x3 convolutions.
+    stride: stride of the first of them.
     norm: constructor of the normalization.
     dtype: dtype of the computation.
   """
@@ -25,6 +25,10 @@ class BasicBlock(nn.Module):
   stride: int
   norm: Callable[..., nn.Module]
   dtype: jnp.dtype = jnp.float32
+
+
+class BasicBlock(_Block):
+  """Two 3x3 convolutions with a shortcut."""
 
   @nn.compact
   def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -36,22 +40,11 @@ class BasicBlock(nn.Module):
     return nn.relu(y + _shortcut(self, x, y, train))
 
 
-class BottleneckBlock(nn.Module):
+class BottleneckBlock(_Block):
   """1x1, 3x3 and 1x1 convolutions with a shortcut.
 
   The 3x3 convolution has the stride ("v1.5").
-
-  Attributes:
-    width: channels of the 3x3 convolution; the result has four times as many.
-    stride: stride of the 3x3 convolution.
-    norm: constructor of the normalization.
-    dtype: dtype of the computation.
   """
-
-  width: int
-  stride: int
-  norm: Callable[..., nn.Module]
-  dtype: jnp.dtype = jnp.float32
 
   @nn.compact
   def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
@@ -66,9 +59,7 @@ class BottleneckBlock(nn.Module):
 
 
 def _conv(block, features, size, stride, name):
-  return convolution.Conv(
-      features, size, stride, dtype=block.dtype, name=name
-  )
+  return convolution.Conv(features, size, stride, dtype=block.dtype, name=name)
 
 
 def _shortcut(block, x, y, train):

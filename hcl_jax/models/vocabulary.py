@@ -54,17 +54,10 @@ class Vocabulary:
       min_count: int = 1,
       cased: bool = False,
   ) -> 'Vocabulary':
-    """Creates a vocabulary of the most common words, ties by spelling.
+    """Creates a vocabulary of the ``size`` most common words, ties by spelling.
 
-    Args:
-      words: all words.
-      counts: number of occurrences of each word.
-      size: maximum number of words, without ``'<unk>'``.
-      min_count: words with a smaller count are left out.
-      cased: whether case is significant.
-
-    Returns:
-      A vocabulary of up to ``size + 1`` ids.
+    Words with a count below ``min_count`` are left out; ``'<unk>'`` comes on
+    top of ``size``.
     """
     for name, value in (('vocabulary_size', size), ('min_count', min_count)):
       if value < 1:

@@ -164,13 +164,8 @@ def set_protocols(
 ) -> None:
   """Sets what a run is scored by, and nothing else.
 
-  Args:
-    config: the whole configuration.
-    protocols: those asked for.
-    flags: which of ``EVALUATE_FLAGS`` were given.
-
   Raises:
-    ValueError: flags and protocols do not fit.
+    ValueError: the given ``EVALUATE_FLAGS`` and protocols do not fit.
   """
   config.evaluate.protocols = protocols
   if 'sentences' not in protocols:

@@ -19,12 +19,12 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import itertools
 import pathlib
+import re
 from typing import NamedTuple
 
 import numpy as np
 
 from hcl_jax.models import vocabulary
-from hcl_jax.sentences import prose as prose_lib
 from hcl_jax.storage import text_files
 
 NAME = 'sentences'
@@ -32,6 +32,21 @@ NAME = 'sentences'
 VOCABULARY = 'vocabulary.json'
 
 _ENDINGS = '.txt', '.txt.gz', '.txt.xz'
+_OPENING, _CLOSING = r'["\'\u201c\u2018(\[]*', r'["\'\u201d\u2019)\]]*'
+# The group is the first letter of what follows.
+_END = re.compile(rf'(?<=[.!?\u2026]){_CLOSING}\s(?={_OPENING}([^\W_]))')
+_LAST_WORD = re.compile(rf'\b([\w.\'\u2019]+)\.{_CLOSING}$')
+_INITIALS = re.compile(r'(?:[^\W\d_]\.)*[^\W\d_]')
+# After these a sentence goes on.
+_TITLES = frozenset(
+    'mr mrs ms dr st prof rev hon messrs mme mlle capt col gen lt sgt maj gov '
+    'sen rep pres supt vs viz cf e.g i.e'.split()
+)
+# After these it goes on if a number follows.
+_BEFORE_NUMBERS = frozenset(
+    'no nos vol vols ch chap p pp fig sec art jan feb mar apr jun jul aug sep '
+    'sept oct nov dec'.split()
+)
 
 
 class Corpus(NamedTuple):
@@ -55,15 +70,7 @@ class Corpus(NamedTuple):
 def read(
     path: pathlib.Path, *, split_sentences: bool = False, cased: bool = False
 ) -> Corpus:
-  """Reads a file or folder.
-
-  Args:
-    path: the file or folder.
-    split_sentences: whether it is prose, to be split into sentences.
-    cased: whether to keep capital letters.
-
-  Returns:
-    The corpus.
+  """Reads a file or folder, perhaps of prose, to be split into sentences.
 
   Raises:
     FileNotFoundError: there is no such path, or no text in it.
@@ -100,6 +107,31 @@ def read(
   )
 
 
+def split_prose(text: str) -> list[str]:
+  """Returns the sentences of a paragraph.
+
+  A sentence ends at ``.``, ``!``, ``?`` or an ellipsis, with the quotes and
+  brackets that close there, if what follows may begin one: a capital letter
+  or a number, perhaps behind an opening quote. A full stop after a title
+  (Mr.), an initial (J. or U.S.) or an abbreviation before a number (No. 5) is
+  no end. Line ends count as spaces, and spaces between words become single.
+
+  Example:
+    >>> split_prose('"Is he in?" asked Mr. J. Smith. He was not.')
+    ['"Is he in?" asked Mr. J. Smith.', 'He was not.']
+  """
+  text = ' '.join(text.split())
+  sentences, start = [], 0
+  for end in _END.finditer(text):
+    sentence = text[start : end.end()].rstrip()
+    if not _goes_on(sentence, following=end[1]):
+      sentences.append(sentence)
+      start = end.end()
+  if start < len(text):
+    sentences.append(text[start:])
+  return sentences
+
+
 def _list_files(path):
   if path.is_dir():
     files = sorted(
@@ -131,7 +163,7 @@ def _segments_of_prose(lines: Iterable[str]) -> Iterator[Iterable[str]]:
   for is_blank, group in itertools.groupby(lines, key=_is_blank):
     group = list(group)
     if not is_blank:
-      sentences += prose_lib.split(' '.join(group))
+      sentences += split_prose(' '.join(group))
     elif len(group) > 1 and sentences:
       yield sentences
       sentences = []
@@ -141,3 +173,17 @@ def _segments_of_prose(lines: Iterable[str]) -> Iterator[Iterable[str]]:
 
 def _is_blank(line):
   return not line.strip()
+
+
+def _goes_on(sentence, following):
+  """Returns whether a sentence goes on after what ends the text."""
+  if following.islower():
+    return True
+  last = _LAST_WORD.search(sentence)
+  if not last:
+    return False
+  word = last[1]
+  if _INITIALS.fullmatch(word) and word.isupper():
+    return word != 'I'  # "So am I." is common, a name with I. is not.
+  word = word.lower()
+  return word in _TITLES or (word in _BEFORE_NUMBERS and following.isdigit())

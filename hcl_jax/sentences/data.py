@@ -248,6 +248,11 @@ def pack_sentences(
   )
 
 
+def lengths_up_to(max_length: int) -> tuple[int, ...]:
+  """Returns lengths of packed rows for sentences of up to ``max_length``."""
+  return (*(x for x in LENGTHS if x < max_length), max_length)
+
+
 def _take(tokens, starts, counts):
   """Returns some tokens from each start, one after the other."""
   shifts = starts - (np.cumsum(counts) - counts)
@@ -256,9 +261,7 @@ def _take(tokens, starts, counts):
 
 def _blocks(segments, block_size):
   """Numbers the blocks that segments are cut into, ``[n]``, ascending."""
-  _, starts, sizes = np.unique(
-      segments, return_index=True, return_counts=True
-  )
+  _, starts, sizes = np.unique(segments, return_index=True, return_counts=True)
   per_segment = -(-sizes // block_size)
   place = np.arange(len(segments)) - np.repeat(starts, sizes)
   in_segment = place * np.repeat(per_segment, sizes) // np.repeat(sizes, sizes)

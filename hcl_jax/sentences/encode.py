@@ -32,10 +32,6 @@ class Embedder:
   lengths, so that there is little padding and one shape to compile, and another
   for a few sentences. (There are more if sentences fill rows badly, such as all
   that are a little longer than half a row.)
-
-  Args:
-    task: has the features.
-    config: the whole configuration.
   """
 
   def __init__(self, task: task_lib.Task, config: ml_collections.ConfigDict):
@@ -55,33 +51,34 @@ class Embedder:
       progress: Callable[[int], None] = lambda done: None,
       poll: experiment_lib.Poll = lambda: None,
   ) -> np.ndarray:
-    """Embeds sentences.
+    """Returns features ``[n, F]`` of sentences, in their order.
 
     Args:
       params: of the task.
       sentences: words of each, as ids.
       progress: called with the number of sentences embedded so far.
       poll: called before the first batch and after each; raises to leave.
-
-    Returns:
-      Features ``[n, F]``, in the order given.
     """
-
     sizes = self._rows, self._packed_rows, self._words
     if len(sentences) <= _FEW:
       sizes = _FEW, _FEW, _FEW * self._length
+    num_rows, packed_rows, words = sizes
 
     def embed(rows):
-      batch = self._pack(sentences[rows.start : rows.stop], *sizes)
+      batch = sentence_data.pack_sentences(
+          sentences[rows.start : rows.stop],
+          max_length=self._length,
+          num_rows=num_rows,
+          min_packed_rows=packed_rows,
+          min_words=words,
+      )
       features = np.asarray(self._features(params, {}, batch))
       return rows, features[: len(rows)]
 
     ranges, parts = self._ranges(sentences), []
     # The first alone, or several threads would compile.
     first = map(embed, itertools.islice(ranges, 1))
-    others = records.map_ahead(
-        embed, ranges, num_threads=joblib.cpu_count()
-    )
+    others = records.map_ahead(embed, ranges, num_threads=joblib.cpu_count())
     poll()
     for rows, features in itertools.chain(first, others):
       parts.append(features)
@@ -105,12 +102,3 @@ class Embedder:
       used += len(words)
       seen.update(words)
     yield range(start, len(sentences))
-
-  def _pack(self, sentences, rows, packed_rows, words):
-    return sentence_data.pack_sentences(
-        sentences,
-        max_length=self._length,
-        num_rows=rows,
-        min_packed_rows=packed_rows,
-        min_words=words,
-    )

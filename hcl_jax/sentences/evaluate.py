@@ -2,6 +2,12 @@
 """Evaluates embeddings of sentences: retrieval, and labeled tasks."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+import itertools
+import pathlib
+from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,27 +15,27 @@ import ml_collections
 import numpy as np
 
 import hcl_jax
+from hcl_jax import evaluation
 from hcl_jax.models import gru
+from hcl_jax.models import vocabulary as vocabulary_lib
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sentences import data as sentence_data
+from hcl_jax.sentences import encode as embedding
 from hcl_jax.sentences import scored_tasks
-from hcl_jax.sentences import scoring
 from hcl_jax.sentences import task as quick_thoughts
+from hcl_jax.sentences import word_vectors
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 
-_LENGTHS = (8, 16, 24, 32, 50)
+_FOLDS = 10
+_LOOKED_AT = 1000  # lines of word vectors, before training
 
 
 class Retrieval:
   """Measures how well sentences of a text find their neighbors.
 
   A sentence looks among a batch, in the order of the text, as in training.
-
-  Args:
-    config: the whole configuration.
-    task: has the encoders.
-    text: to retrieve sentences from.
   """
 
   def __init__(
@@ -44,7 +50,7 @@ class Retrieval:
         seed=0,
         batch_size=config.data.batch_size,
         max_length=config.data.max_length,
-        lengths=lengths(config.data.max_length),
+        lengths=sentence_data.lengths_up_to(config.data.max_length),
     )
     self._count = jax.jit(
         self._count_retrieved, compiler_options=gru.compiler_options()
@@ -55,23 +61,17 @@ class Retrieval:
       state: state_lib.TrainState,
       poll: experiment_lib.Poll = lambda: None,
   ) -> Iterator[tuple[str, scores_lib.Score]]:
-    """Yields the scores of a state.
+    """Yields the scores of a state; ``poll`` is called before every batch.
 
-    Args:
-      state: has the parameters.
-      poll: called before every batch; raises to leave.
-
-    Yields:
-      ``retrieval/accuracy``, the share of sentences whose highest score, of
-      all but themselves, is a neighbor's; and ``retrieval/loss``, their mean
-      standard loss (without beta and tau_plus, so that runs can be compared).
+    ``retrieval/accuracy`` is the share of sentences whose highest score, of all
+    but themselves, is a neighbor's; ``retrieval/loss`` is their mean standard
+    loss (without beta and tau_plus, so that runs can be compared).
     """
     count = self._config.evaluate.retrieval_batches or len(self._batches)
     sums = np.zeros(3)
     for number in range(min(count, len(self._batches))):
       poll()
-      batch = self._batches.batch(number)
-      sums += self._count(state, batch)
+      sums += self._count(state, self._batches.batch(number))
     hits, losses, anchors = sums
     share, loss = hits / max(anchors, 1), losses / max(anchors, 1)
     yield 'retrieval/accuracy', scores_lib.Score(share)
@@ -104,34 +104,127 @@ def make(
     validation: sentence_data.Sentences,
     tasks: tuple[scored_tasks.SentenceTask, ...],
 ) -> dict[str, experiment_lib.Evaluator]:
-  """Makes the evaluators of a configuration.
+  """Makes the evaluators of a configuration, by protocol.
 
-  Args:
-    config: the whole configuration.
-    task: has the encoders.
-    train: has the words that they know.
-    validation: text to retrieve sentences from.
-    tasks: labeled sentences to score on, if any.
-
-  Returns:
-    Evaluators by protocol.
+  The encoders know the words of ``train`` and retrieve from ``validation``.
   """
 
-  def score_tasks(state, poll):
-    encoders = scoring.Encoders(
+  def sentences(state, poll):
+    encoders = Encoders(
         task, state_lib.evaluated_params(state), train.vocabulary
     )
-    return scoring.score_tasks(encoders, tasks, config, poll).items()
+    return score_tasks(encoders, tasks, config, poll).items()
 
   return {
       'retrieval': Retrieval(config, task, validation),
-      'sentences': score_tasks,
+      'sentences': sentences,
   }
 
 
-def lengths(max_length: int) -> tuple[int, ...]:
-  """Returns what batches may be padded to."""
-  return (*(x for x in _LENGTHS if x < max_length), max_length)
+class Encoders(NamedTuple):
+  """Holds encoders, with their parameters and the words that they know."""
+
+  task: quick_thoughts.QuickThoughts
+  params: Any
+  vocabulary: vocabulary_lib.Vocabulary
+
+
+def load_tasks(
+    config: ml_collections.ConfigDict,
+) -> tuple[scored_tasks.SentenceTask, ...]:
+  """Reads the tasks of ``config.evaluate``, each once.
+
+  Raises:
+    FileNotFoundError: a file is missing; the message says which and where.
+    ValueError: a file is not what it should be.
+  """
+  folder, vectors = config.tasks_dir, config.word_vectors
+  if not pathlib.Path(folder).is_dir():
+    raise FileNotFoundError(
+        f'config.evaluate.tasks_dir={folder!r}: there is no such folder.'
+    )
+  if vectors and not pathlib.Path(vectors).is_file():
+    raise FileNotFoundError(
+        f'config.evaluate.word_vectors={vectors!r}: there is no such file.'
+    )
+  if vectors:  # All of it is read at the end, which may be days away.
+    word_vectors.read_word_vectors(vectors, max_lines=_LOOKED_AT)
+  tasks = [scored_tasks.load_sentence_task(x, folder) for x in config.tasks]
+  return tuple({task.name: task for task in tasks}.values())
+
+
+def score_tasks(
+    encoders: Encoders,
+    tasks: Sequence[scored_tasks.SentenceTask],
+    config: ml_collections.ConfigDict,
+    poll: experiment_lib.Poll = lambda: None,
+) -> scores_lib.Scores:
+  """Embeds the sentences of tasks and scores each task by its protocol.
+
+  ``poll`` is called before every batch and after every fold; raises to leave.
+
+  Returns:
+    For each task ``NAME/accuracy``, and ``NAME/f1`` of pairs, between 0 and 1;
+    also ``NAME/folds``, a list, or ``NAME/choice``, a dict, with C and what it
+    was chosen by.
+  """
+  if config.evaluate.word_vectors:
+    encoders = with_word_vectors(encoders, tasks, config.evaluate.word_vectors)
+  scores = {}
+  features = _embed(encoders, tasks, config, poll)
+  with progress_lib.Progress(
+      _FOLDS * len(tasks), label='tasks', unit='folds'
+  ) as shown:
+    for number, (task, of_task) in enumerate(zip(tasks, features, strict=True)):
+
+      def after_fold(done, _, before=_FOLDS * number):
+        shown.update(before + done)
+        poll()
+
+      result = evaluation.sentence_scores(
+          of_task,
+          task,
+          folds=_FOLDS,
+          workers=config.evaluate.workers or None,
+          progress=after_fold,
+      )
+      result = _named(task.name, result)
+      scores |= result
+      shares = scores_lib.of_numbers(result).items()
+      shown.write(', '.join(f'{name} {x:.2%}' for name, x in shares))
+  return scores
+
+
+def with_word_vectors(
+    encoders: Encoders,
+    tasks: Sequence[scored_tasks.SentenceTask],
+    path: str,
+) -> Encoders:
+  """Adds words of tasks that the encoders do not know, from vectors of others.
+
+  Each encoder has a table of words of its own and gets a map of its own; see
+  ``hcl_jax.sentences.expand_vocabulary``. Words that are in no task are not
+  added.
+  """
+  task, params, vocabulary = encoders
+  wanted = set(vocabulary.words).union(*(
+      vocabulary_lib.tokenize(sentence, cased=vocabulary.cased)
+      for one in tasks
+      for sentence in one.sentences
+  ))  # fmt: skip
+  vectors = word_vectors.read_word_vectors(path, words=wanted)
+  words, expanded = vocabulary.words, {}
+  for side, of_side in params.items():
+    words, table = word_vectors.expand_vocabulary(
+        of_side['words'], vocabulary.words, vectors
+    )
+    expanded[side] = {**of_side, 'words': table}
+  module = task.module.clone(vocabulary_size=len(words))
+  return Encoders(
+      task=dataclasses.replace(task, module=module),
+      params=expanded,
+      vocabulary=vocabulary_lib.Vocabulary(words, cased=vocabulary.cased),
+  )
 
 
 def _best(left, right, batch, window):
@@ -145,3 +238,33 @@ def _best(left, right, batch, window):
   scores = jnp.where(others, jnp.matmul(left, right.T), -jnp.inf)
   best = jnp.argmax(scores, axis=1)
   return near[row, best], jnp.any(near, axis=1)
+
+
+def _embed(encoders, tasks, config, poll):
+  """Embeds the sentences of each task, all as one list."""
+  encode = encoders.vocabulary.encode
+  ids = [encode(sentence) for task in tasks for sentence in task.sentences]
+  unknown = np.mean(np.concatenate(ids) == 0)
+  embed = embedding.Embedder(encoders.task, config)
+  with progress_lib.Progress(
+      len(ids), label='embed', unit='sentences'
+  ) as shown:
+    shown.write(
+        f'{len(ids)} sentences of {", ".join(task.name for task in tasks)}; '
+        f'{unknown:.1%} of their words are unknown'
+    )
+    features = embed(encoders.params, ids, shown.update, poll)
+  ends = itertools.accumulate(len(task.sentences) for task in tasks)
+  return np.split(features, list(ends)[:-1])
+
+
+def _named(name, result):
+  measures = {
+      f'{name}/{x}': scores_lib.Score(result[x])
+      for x in ('accuracy', 'f1')
+      if x in result
+  }
+  if 'folds' in result:
+    return {**measures, f'{name}/folds': result['folds']}
+  choice = {x: result[x] for x in ('c', 'inner_score')}
+  return {**measures, f'{name}/choice': choice}

@@ -16,7 +16,6 @@ from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import evaluate
 from hcl_jax.sentences import inspect
 from hcl_jax.sentences import scored_tasks
-from hcl_jax.sentences import scoring
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.storage import records
 from hcl_jax.training import config as config_lib
@@ -43,18 +42,11 @@ def prepare(
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
 ) -> experiment_lib.Experiment:
-  """Opens the data of a checked configuration; writes nothing of a run.
+  """Opens the data of a checked configuration, or those of ``like``.
 
-  Args:
-    config: the whole configuration.
-    to_train: not used; there always is a device.
-    like: an experiment that differs in hyperparameters only; data and compiled
-      programs are shared.
-
-  Returns:
-    The experiment.
+  ``domains.make_experiment`` says more; compiled programs are shared too.
   """
-  del to_train
+  del to_train  # there always is a device
   if like:
     return dataclasses.replace(
         like, config=config, **_parts_of_seed(config, like.data)
@@ -62,7 +54,7 @@ def prepare(
   train, validation = _load(config.data)
   protocols, tasks = sentence_config.final_protocols(config), ()
   if 'sentences' in protocols:
-    tasks = scoring.load_tasks(config.evaluate)
+    tasks = evaluate.load_tasks(config.evaluate)
   data = Data(train, validation, tasks)
   parts = _parts_of_seed(config, data)
   make_task = functools.partial(
@@ -99,7 +91,7 @@ def _parts_of_seed(config, data):
       order=config.data.order,
       block_size=config.data.block_size,
       max_length=config.data.max_length,
-      lengths=evaluate.lengths(config.data.max_length),
+      lengths=sentence_data.lengths_up_to(config.data.max_length),
   )
   total = config_lib.total_steps(config, len(epoch))
   return {

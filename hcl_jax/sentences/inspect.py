@@ -4,7 +4,6 @@
 import numpy as np
 
 from hcl_jax.sentences import data as sentence_data
-from hcl_jax.sentences import evaluate as sentence_readout
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
@@ -20,33 +19,27 @@ def sample(
       seed=0,
       batch_size=min(config.data.batch_size, sample_lib.MAX_ITEMS),
       max_length=config.data.max_length,
-      lengths=sentence_readout.lengths(config.data.max_length),
+      lengths=sentence_data.lengths_up_to(config.data.max_length),
   ).batch(0)
-  index, segment = batch.index, batch.segment
-  compared, embedded = (
+  compared, features = (
       sample_lib.compiled(function, state)
       for function in (experiment.task.compared, experiment.task.features)
   )
   left, right = map(np.asarray, compared(batch))
-  features = np.asarray(embedded(batch))
-  there = index >= 0
-  left, right, features, index, segment = (
-      x[there] for x in (left, right, features, index, segment)
-  )
-  rows = np.arange(len(index))
+  rows = np.arange(len(batch.index))
   distance = np.abs(rows[:, None] - rows[None, :])
   near = distance <= config.loss.window
-  near &= segment[:, None] == segment[None, :]
+  near &= batch.segment[:, None] == batch.segment[None, :]
   where = ~near & (distance > 0)
   scores = left @ right.T
   if config.loss.clip_scale:
     scale = config.loss.clip_scale
     scores = sample_lib.clip_factor(scores, where, scale) * scores
-  pairs = 2 * segment.astype(np.int64) * len(rows) + rows // 2
+  pairs = 2 * batch.segment.astype(np.int64) * len(rows) + rows // 2
   return sample_lib.Sample(
-      embeddings=features,
+      embeddings=np.asarray(features(batch)),
       labels=np.unique(pairs, return_inverse=True)[1],
-      items=[text.text(row) for row in index],
+      items=[text.text(row) for row in batch.index],
       item_names=None,
       negatives=sample_lib.Negatives(
           None, scores, where, rows, rows, config.loss.tau_plus

@@ -14,12 +14,7 @@ from hcl_jax.training import state as state_lib
 
 
 class Found(NamedTuple):
-  """Sentence that was found.
-
-  Attributes:
-    cosine: of the two embeddings, from -1 to 1.
-    text: the sentence.
-  """
+  """Sentence that was found, and the cosine of the two embeddings."""
 
   cosine: float
   text: str
@@ -34,8 +29,6 @@ class Finder:
   """Embeds a collection of sentences once, and looks into it.
 
   Args:
-    experiment: what was trained.
-    state: where it stands.
     texts: the collection; None for the sentences trained on.
     max_sentences: the first so many of the collection are taken.
     progress: called with the number of sentences embedded so far.
@@ -63,9 +56,7 @@ class Finder:
 
   def find(self, text: str, k: int = 10) -> list[Found]:
     """Returns the k nearest sentences, the nearest first."""
-    query = self._embed(
-        self._params, [self._corpus.vocabulary.encode(text)]
-    )
+    query = self._embed(self._params, [self._corpus.vocabulary.encode(text)])
     cosines, rows = evaluation.nearest_neighbors(self._features, query, k=k)
     return [
         Found(float(cosine), self._text(row))
@@ -79,7 +70,4 @@ class Finder:
     return self._corpus.tokens[first:last]
 
   def _text(self, row):
-    if self._texts is not None:
-      return self._texts[row]
-    words = self._corpus.vocabulary.words
-    return ' '.join(words[token] for token in self._tokens(row))
+    return self._corpus.text(row) if self._texts is None else self._texts[row]

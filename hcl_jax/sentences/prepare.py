@@ -79,9 +79,7 @@ def builder(
         'takes its text by --text.'
     )
   print(f'Reading {options["text"]}')
-  return CorpusBuilder(
-      config=config, options=options, source=source, **where
-  )
+  return CorpusBuilder(config=config, options=options, source=source, **where)
 
 
 def describe(dataset: str, info: Any, where: str) -> str:

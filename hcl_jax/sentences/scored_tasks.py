@@ -110,12 +110,18 @@ def load_sentence_task(name: str, folder: str | os.PathLike) -> SentenceTask:
       for file in layout.files
   ]
   sizes = [len(part) for part in parts]
+  found = tuple(sizes) if layout.class_names else (sum(sizes),)
+  if found != layout.counts:
+    warnings.warn(
+        f'{name} in {folder} has {_sum(found)} sentences or pairs, but '
+        f'{_sum(layout.counts)} were published: its scores are those of other '
+        'data.',
+        stacklevel=2,
+    )
   rows = list(itertools.chain(*parts))
   if not layout.class_names:
-    _check_counts(name, layout, (sum(sizes),), folder)
     labels = np.repeat(np.int32([1, 0]), sizes)
     return SentenceTask(name, [sentence for (sentence,) in rows], labels)
-  _check_counts(name, layout, tuple(sizes), folder)
   classes, *columns = zip(*rows, strict=True)
   return SentenceTask(
       name,
@@ -154,16 +160,6 @@ def _read(path, layout):
   if not any(map(any, rows)):
     raise ValueError(f'{path} holds no sentence.')
   return rows
-
-
-def _check_counts(name, layout, found, folder):
-  if found != layout.counts:
-    warnings.warn(
-        f'{name} in {folder} has {_sum(found)} sentences or pairs, but '
-        f'{_sum(layout.counts)} were published: its scores are those of other '
-        'data.',
-        stacklevel=3,
-    )
 
 
 def _sum(counts):

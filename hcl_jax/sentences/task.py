@@ -82,17 +82,7 @@ def create(
     total_steps: int,
     steps_per_epoch: int,
 ) -> task.Task:
-  """Makes the task that a configuration describes.
-
-  Args:
-    config: the whole configuration.
-    vocabulary_size: number of words.
-    total_steps: length of the run, for schedules.
-    steps_per_epoch: steps of an epoch.
-
-  Returns:
-    The task.
-  """
+  """Makes the task that a configuration describes, for a run of some steps."""
   loss = config.loss
   options = {
       name: loss[name]

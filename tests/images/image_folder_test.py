@@ -13,8 +13,7 @@ import tensorflow_datasets as tfds
 
 from hcl_jax import prepare
 from hcl_jax.images import data as image_data
-from hcl_jax.images import image_folder as builder
-from hcl_jax.images import layout
+from hcl_jax.images import image_folder
 
 
 def _write(path, color=(200, 100, 50), size=(12, 8), **kwargs):
@@ -42,7 +41,7 @@ class _FolderTest(parameterized.TestCase):
 
   def found(self, **kwargs):
     """Splits as {split: {key: class}}."""
-    splits = layout.scan(self.folder, **kwargs).splits
+    splits = image_folder.scan(self.folder, **kwargs).splits
     return {
         split: {file.key: file.class_name for file in files}
         for split, files in splits.items()
@@ -72,7 +71,7 @@ class LayoutTest(_FolderTest):
         'validation': {'val/b/2.png': 'b'},
         'test': {'Test/3.png': None},
     })
-    self.assertEqual(layout.scan(self.folder).class_names, ['a', 'b'])
+    self.assertEqual(image_folder.scan(self.folder).class_names, ['a', 'b'])
 
   def test_no_classes(self):
     self.write('1.png', '2.png')
@@ -107,7 +106,7 @@ class LayoutTest(_FolderTest):
     (self.folder / 'a/no_ending.png').rename(self.folder / 'a/no_ending')
     self.touch('a/notes.txt')
     (self.folder / 'empty').mkdir()
-    found = layout.scan(self.folder, test_fraction=0.0)
+    found = image_folder.scan(self.folder, test_fraction=0.0)
     self.assertEqual(
         [file.key for file in found.splits['train']],
         ['a/deep/deeper/1.png', 'a/no_ending'],
@@ -126,7 +125,7 @@ class LayoutTest(_FolderTest):
     with self.assertRaisesRegex(FileNotFoundError, 'holds no images'):
       self.found()
     with self.assertRaisesRegex(FileNotFoundError, 'no folder'):
-      layout.scan(self.folder / 'nothing')
+      image_folder.scan(self.folder / 'nothing')
     self.write('train/a/1.png', 'other/1.png')
     with self.assertRaisesRegex(ValueError, "'other' beside 'train'"):
       self.found()
@@ -147,7 +146,7 @@ class ReadSquareTest(_FolderTest):
   def _read(self, image, name='x.png', size=4, **kwargs):
     path = self.folder / name
     image.save(path, **kwargs)
-    return np.asarray(builder.read_square(path, size))
+    return np.asarray(image_folder.read_square(path, size))
 
   def test_the_middle_at_the_size_of_the_shorter_side(self):
     # Three stripes; the middle square covers the second only.

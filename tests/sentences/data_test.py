@@ -23,9 +23,9 @@ from hcl_jax import command
 from hcl_jax import prepare
 from hcl_jax.models import vocabulary
 from hcl_jax.models import vocabulary as vocabulary_lib
+from hcl_jax.sentences import corpus
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import prepare as sentence_prepare
-from hcl_jax.sentences import prose
 from hcl_jax.storage import text_files
 
 _TEXT = '''The cat sat.
@@ -310,13 +310,13 @@ class ProseTest(parameterized.TestCase):
       (['We met at 5 p.m.', "They said 'J. Smith' was no M.D. Yet he is."],),
   )
   def test_sentences(self, sentences):
-    self.assertEqual(prose.split('  '.join(sentences)), sentences)
+    self.assertEqual(corpus.split_prose('  '.join(sentences)), sentences)
 
   def test_nothing(self):
-    self.assertEqual(prose.split(' \n '), [])
+    self.assertEqual(corpus.split_prose(' \n '), [])
 
   def test_examples(self):
-    for module in (prose, vocabulary, sentence_data):
+    for module in (corpus, vocabulary, sentence_data):
       result = doctest.testmod(module)
       self.assertEqual((result.failed, result.attempted > 0), (0, True))
 

@@ -22,9 +22,9 @@ from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
+from hcl_jax.sentences import evaluate as sentence_evaluate
 from hcl_jax.sentences import nearest
 from hcl_jax.sentences import scored_tasks
-from hcl_jax.sentences import scoring as sentence_scoring
 from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
 from hcl_jax.training import step as step_lib
@@ -327,10 +327,10 @@ class SentenceTasksTest(SentenceTest):
     task = scored_tasks.SentenceTask(
       'MR', ['w3 New w5', 'w3 w7 w5'], np.zeros(2)
     )
-    encoders = sentence_scoring.Encoders(
+    encoders = sentence_evaluate.Encoders(
         experiment.task, params, experiment.data.train.vocabulary
     )
-    expanded = sentence_scoring.with_word_vectors(encoders, [task], str(path))
+    expanded = sentence_evaluate.with_word_vectors(encoders, [task], str(path))
     self.assertEqual(expanded.vocabulary.words, [*words, 'new'])
     features = {}
     for name, x in {'before': encoders, 'after': expanded}.items():
