@@ -158,9 +158,7 @@ def evaluate(config, workdir: pathlib.Path) -> scores_lib.Scores:
   experiment = domains.make_experiment(config, to_train=False)
   if not experiment.protocols:
     raise ValueError('the run has no protocol of its own; give --protocol.')
-  with loop.open_checkpoints(
-      workdir, config, experiment.score
-  ) as checkpoints:
+  with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)
   scores = experiment.evaluate(state)

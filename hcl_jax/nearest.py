@@ -80,9 +80,7 @@ def open_finder(workdir: pathlib.Path) -> Any:
     if not texts:
       raise ValueError(f'--text={_TEXT.value} has no sentence.')
   experiment = domains.make_experiment(config, to_train=False)
-  with loop.open_checkpoints(
-      workdir, config, experiment.score
-  ) as checkpoints:
+  with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
     state = loop.restore(experiment, checkpoints)

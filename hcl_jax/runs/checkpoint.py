@@ -277,9 +277,7 @@ class Checkpoints:
 class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
   """Keeps the newest steps and the best one."""
 
-  def __init__(
-      self, keep: int, best_of: Callable[[Iterable[int]], int | None]
-  ):
+  def __init__(self, keep: int, best_of: Callable[[Iterable[int]], int | None]):
     self._keep = keep
     self._best_of = best_of
 

@@ -65,9 +65,7 @@ def markdown_table(
     The table, without a trailing newline.
   """
   rule = ['---'] * words + ['---:'] * (len(header) - words)
-  return '\n'.join(
-      f'| {" | ".join(line)} |' for line in [header, rule, *lines]
-  )
+  return '\n'.join(f'| {" | ".join(line)} |' for line in [header, rule, *lines])
 
 
 def score_table(rows: dict[str, dict[str, float]]) -> str:

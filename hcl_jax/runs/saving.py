@@ -274,9 +274,7 @@ class _RecordHandler(ocp.AsyncCheckpointHandler):
     return checksums.read_record(directory)
 
 
-@ocp.args.register_with_handler(
-    _RecordHandler, for_save=True, for_restore=True
-)
+@ocp.args.register_with_handler(_RecordHandler, for_save=True, for_restore=True)
 @dataclasses.dataclass
 class _SaveRecord(ocp.args.CheckpointArgs):
   leaves: Mapping[str, np.ndarray]

@@ -47,9 +47,7 @@ def kinds(scores: Mapping[str, Any]) -> dict[str, Kind]:
   return {name: x.kind for name, x in of_numbers(scores).items()}
 
 
-def with_kinds(
-    scores: Mapping[str, Any], kinds: Mapping[str, Kind]
-) -> Scores:
+def with_kinds(scores: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Scores:
   """Returns scores that were read from a file with their kinds.
 
   Args:

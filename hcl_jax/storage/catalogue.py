@@ -261,6 +261,4 @@ class _FileFunctions(types.ModuleType):
   errors = types.SimpleNamespace(UnimplementedError=_UnimplementedError)
 
   def __getattr__(self, name: str) -> Any:
-    raise ModuleNotFoundError(
-        f'tf.{name} needs TensorFlow.', name='tensorflow'
-    )
+    raise ModuleNotFoundError(f'tf.{name} needs TensorFlow.', name='tensorflow')

@@ -99,9 +99,7 @@ class SweepResults:
   def write(self) -> None:
     """Writes ``results.csv`` and ``results.md`` of what is finished."""
     reporting.write_text(self._workdir / CSV, self.csv())
-    reporting.write_text(
-        self._workdir / 'results.md', self.markdown() + '\n'
-    )
+    reporting.write_text(self._workdir / 'results.md', self.markdown() + '\n')
 
   def csv(self) -> str:
     """Returns a line for each finished run: its number, values and scores."""

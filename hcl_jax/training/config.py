@@ -139,9 +139,7 @@ def train_fields(
   }
 
 
-def check(
-    config: fields_lib.Config, fields: fields_lib.Fields
-) -> None:
+def check(config: fields_lib.Config, fields: fields_lib.Fields) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
   if config.get('sweep'):
     raise ValueError(
@@ -158,9 +156,7 @@ def check(
     )
 
 
-def total_steps(
-    config: fields_lib.Config, steps_per_epoch: int
-) -> int:
+def total_steps(config: fields_lib.Config, steps_per_epoch: int) -> int:
   """Returns the length of a run in steps."""
   return config.train.steps or config.train.epochs * steps_per_epoch
 

@@ -27,9 +27,7 @@ from hcl_jax.training import task as task_lib
 Poll = Callable[[], None]
 # Yields names, as protocol/measure, and scores of a state, the main one first.
 # Some add details that are no scores, such as a list of folds.
-Evaluator = Callable[
-    [state_lib.TrainState, Poll], Iterable[tuple[str, Any]]
-]
+Evaluator = Callable[[state_lib.TrainState, Poll], Iterable[tuple[str, Any]]]
 
 
 class Programs(NamedTuple):

@@ -98,9 +98,7 @@ def integers(check: Check, wish: str, *, least: int = 0) -> Check:
 
 def or_none(check: Check) -> Check:
   """Accepts None too."""
-  return Check(
-      lambda x: x is None or check.holds(x), f'None or {check.wish}'
-  )
+  return Check(lambda x: x is None or check.holds(x), f'None or {check.wish}')
 
 
 COUNT, COUNT_OR_ZERO = number(1), number(0)
@@ -129,9 +127,7 @@ def check(config: Config, fields: Fields) -> None:
       )
 
 
-def fill(
-    config: Config, fields: Fields, path: str = 'config'
-) -> None:
+def fill(config: Config, fields: Fields, path: str = 'config') -> None:
   """Gives the configuration of an older run the fields it was made without.
 
   The default of a new field says what runs were before there was one.
@@ -177,9 +173,7 @@ def get(config: Config, field: str) -> Any:
   return config
 
 
-def flatten(
-    config: Config, prefix: str = ''
-) -> dict[str, Any]:
+def flatten(config: Config, prefix: str = '') -> dict[str, Any]:
   """Returns the values of all fields by dotted name, in their order."""
   values = {}
   for name in config:
@@ -191,9 +185,7 @@ def flatten(
   return values
 
 
-def with_values(
-    config: Config, values: Mapping[str, Any]
-) -> Config:
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
   """Returns a copy with some fields set, to traced values or others."""
   copy = config.copy_and_resolve_references()
   with copy.ignore_type():

@@ -202,9 +202,7 @@ def _split_over(devices):
   return jax.sharding.NamedSharding(mesh, spec)
 
 
-def _whole_step(
-    rules, state, batch, axis_name: str | None = task_lib.AXIS
-):
+def _whole_step(rules, state, batch, axis_name: str | None = task_lib.AXIS):
   rows = _global_rows(batch, axis_name=axis_name)
   key = rules.key(state.step)
 
