@@ -66,11 +66,7 @@ class MetricsWriter:
         raise
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
-    """Writes one line.
-
-    Args:
-      step: number of updates done so far.
-      values: numbers, or arrays of one element, by name.
+    """Writes one line: numbers, or arrays of one element, by name.
 
     Raises:
       OSError: the line cannot be written; the error names the file.
@@ -84,7 +80,9 @@ class MetricsWriter:
       self._file.write(_encode(record) + '\n')
       self._file.flush()
     if self._tensorboard:
-      self._write_events(record)
+      if self._events is None:
+        self._events = _Events(self._workdir / 'tensorboard', self._resume_step)
+      self._events.write(record)
 
   def close(self) -> None:
     """Closes the files; nothing is written afterwards."""
@@ -96,11 +94,6 @@ class MetricsWriter:
       if file is not None:
         stack.enter_context(_naming(self._workdir / _FILE))
         stack.callback(file.close)
-
-  def _write_events(self, record: Mapping[str, float]) -> None:
-    if self._events is None:
-      self._events = _Events(self._workdir / 'tensorboard', self._resume_step)
-    self._events.write(record)
 
 
 class _Events:
@@ -152,14 +145,9 @@ class _Events:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
-  """Reads the metrics of a run.
+  """Reads one dict per line, ``step`` an int and the rest floats.
 
-  Args:
-    workdir: directory of the run.
-
-  Returns:
-    One dict per line, ``step`` an int and the rest floats; without the torn
-    last line of a crash. Empty where nothing was written.
+  The torn last line of a crash is left out; a run without lines has none.
   """
   records, bad = _parse(pathlib.Path(workdir) / _FILE)
   if bad:

@@ -157,15 +157,9 @@ class Experiment:
       protocols: Sequence[str] | None = None,
       poll: Poll = lambda: None,
   ) -> scores_lib.Scores:
-    """Scores a state.
+    """Scores a state by protocols; None: those of the end of a run.
 
-    Args:
-      state: the state.
-      protocols: names of evaluators; None: those of the end of a run.
-      poll: called often; raises to leave.
-
-    Returns:
-      Scores by name.
+    ``poll`` is called often; it raises to leave.
     """
     scores = {}
     for protocol in self.protocols if protocols is None else protocols:

@@ -24,11 +24,9 @@ class NonFiniteError(RuntimeError):
 class Watch:
   """Turns metrics on devices into numbers, and stops at those not finite.
 
-  The metrics of a step are the same in all processes, which stop together.
-
-  Args:
-    workdir: where the batch that failed is saved.
-    last_checkpoint: gives the last step saved, or None.
+  The metrics of a step are the same in all processes, which stop together. The
+  batch that failed is saved in the workdir. ``last_checkpoint`` gives the last
+  step saved, or None.
   """
 
   def __init__(self, workdir: pathlib.Path, last_checkpoint):
@@ -61,7 +59,11 @@ class Watch:
     if not bad:
       return
     path = self._workdir / f'not_finite_step_{step}.npz'
-    arrays = multihost_utils.process_allgather(_by_name(batch), tiled=True)
+    mine = {
+        jax.tree_util.keystr(keys, simple=True, separator='.'): np.asarray(x)
+        for keys, x in jax.tree_util.tree_leaves_with_path(batch)
+    }
+    arrays = multihost_utils.process_allgather(mine, tiled=True)
     if processes.is_first():
       np.savez_compressed(path, **arrays)
     last = self._last_checkpoint()
@@ -72,14 +74,6 @@ class Watch:
         f'{_describe_rows(arrays)}. Last good checkpoint: {saved}. A lower '
         'learning rate, a warm-up or config.optimizer.clip_norm may help.'
     )
-
-
-def _by_name(batch: task_lib.Batch) -> dict[str, np.ndarray]:
-  """Returns the arrays of a batch by the path to each."""
-  return {
-      jax.tree_util.keystr(path, simple=True, separator='.'): np.asarray(x)
-      for path, x in jax.tree_util.tree_leaves_with_path(batch)
-  }
 
 
 def _describe_rows(arrays: dict[str, np.ndarray]) -> str:
