@@ -135,13 +135,14 @@ class Experiment:
     would be compiled to other rounding, and small differences grow.
     """
     create = jax.jit(lambda h: self.build(h).create_state(self.example))
+    devices = [self.device] if self.device else state_lib.all_devices()
     step = step_lib.make_step(
         self.build,
-        devices=None if self.device else state_lib.all_devices(),
+        devices=None if self.device else devices,
         microbatch_size=self.config.train.get('microbatch_size') or None,
         compiler_options=self.compiler_options,
     )
-    return Programs(lambda h: self._place(create(h)), step)
+    return Programs(lambda h: state_lib.replicate(create(h), devices), step)
 
   def create_state(self) -> state_lib.TrainState:
     """Creates the state before the first step."""
@@ -170,8 +171,3 @@ class Experiment:
     return optimizer_lib.learning_rate(
         config.optimizer, self.total_steps, self.steps_per_epoch
     )
-
-  def _place(self, state):
-    if self.device is None:
-      return state_lib.replicate(state, state_lib.all_devices())
-    return jax.device_put(state, state_lib.replicated([self.device]))
