@@ -161,8 +161,7 @@ def evaluate(config, workdir: pathlib.Path) -> scores_lib.Scores:
   with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)
-  scores = experiment.evaluate(state)
-  return {'step': int(state.step), **scores}
+  return {'step': int(state.step), **experiment.evaluate(state)}
 
 
 def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
@@ -181,8 +180,7 @@ def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
     return best
   if not _STEP.value.isdecimal() or int(_STEP.value) not in steps:
     raise ValueError(
-        f"--step must be 'last', 'best' or one of {steps}, got "
-        f'{_STEP.value!r}.'
+        f"--step must be 'last', 'best' or one of {steps}, got {_STEP.value!r}."
     )
   return int(_STEP.value)
 
