@@ -22,6 +22,8 @@ from typing import TextIO
 from absl import logging
 import jax
 
+from hcl_jax.runs import reporting
+
 _FILE = 'metrics.jsonl'
 _FLUSH_SECONDS = 10
 _TAIL_BYTES = 2**14  # several lines
@@ -75,7 +77,16 @@ class MetricsWriter:
       return
     record: dict[str, float] = {'step': int(step)}
     for name, value in values.items():
-      record[name] = _number(name, value)
+      if name == 'step':
+        raise ValueError(
+            'values must not hold "step"; it is the first argument.'
+        )
+      try:
+        record[name] = float(value)
+      except (TypeError, ValueError):
+        raise ValueError(
+            f'the metric {name!r} must be a number, got {value!r}.'
+        ) from None
     with _naming(self._workdir / _FILE):
       self._file.write(_encode(record) + '\n')
       self._file.flush()
@@ -177,17 +188,6 @@ def _naming(path: pathlib.Path) -> Iterator[None]:
     raise
 
 
-def _number(name: str, value: Any) -> float:
-  if name == 'step':
-    raise ValueError('values must not hold "step"; it is the first argument.')
-  try:
-    return float(value)
-  except (TypeError, ValueError):
-    raise ValueError(
-        f'the metric {name!r} must be a number, got {value!r}.'
-    ) from None
-
-
 def _encode(record: dict[str, float]) -> str:
   names = {math.inf: 'Infinity', -math.inf: '-Infinity'}
   plain = {
@@ -195,12 +195,6 @@ def _encode(record: dict[str, float]) -> str:
       for name, value in record.items()
   }
   return json.dumps(plain, allow_nan=False)
-
-
-def _decode(line: str) -> dict[str, float]:
-  record = json.loads(line)
-  values = {name: float(value) for name, value in record.items()}
-  return values | {'step': int(record['step'])}
 
 
 def _parse(path: pathlib.Path) -> tuple[list[dict[str, float]], int]:
@@ -211,7 +205,9 @@ def _parse(path: pathlib.Path) -> tuple[list[dict[str, float]], int]:
   records = []
   for line in lines:
     try:
-      records.append(_decode(line))
+      record = json.loads(line)
+      values = {name: float(value) for name, value in record.items()}
+      records.append(values | {'step': int(record['step'])})
     except (ValueError, TypeError, KeyError, AttributeError):
       pass
   return records, len(lines) - len(records)
@@ -225,6 +221,4 @@ def _repair(path: pathlib.Path, resume_step: int | None) -> None:
   kept = [record for record in _parse(path)[0] if record['step'] <= limit]
   text = ''.join(_encode(record) + '\n' for record in kept)
   if text.encode() != path.read_bytes():
-    temporary = path.with_name(path.name + '.tmp')
-    temporary.write_text(text, encoding='utf-8')
-    os.replace(temporary, path)
+    reporting.write_text(path, text)

@@ -15,6 +15,7 @@ from typing import Any
 
 from absl import logging as absl_logging
 from etils import epath
+from flax import traverse_util
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -42,10 +43,21 @@ def open_manager(
 
 def save_args(state: Any, metrics: Mapping[str, float]) -> ocp.args.Composite:
   """Copies a state to the host, as the manager saves it with its record."""
-  leaves = _copy_to_host(state)
+  leaves = checksums.named_leaves(state)
+  for leaf in leaves.values():
+    if isinstance(leaf, jax.Array):
+      leaf.copy_to_host_async()
+  # On CPU np.asarray is a view of a buffer that the next step may be given.
+  copies = {name: np.array(leaf, order='C') for name, leaf in leaves.items()}
+  for name, leaf in copies.items():
+    if leaf.dtype.kind in 'OSU':
+      raise ValueError(
+          f'{name} of the state is a {type(leaves[name]).__name__}; only '
+          'arrays and numbers can be saved.'
+      )
   return ocp.args.Composite(
-      state=ocp.args.PyTreeSave(_nest(state, leaves)),
-      record=_SaveRecord(leaves, metrics),
+      state=ocp.args.PyTreeSave(_nest(state, copies)),
+      record=_SaveRecord(copies, metrics),
   )
 
 
@@ -113,35 +125,15 @@ def _errors_of_orbax(record: logging.LogRecord) -> bool:
   return not inside or record.levelno >= logging.ERROR and not record.exc_info
 
 
-def _copy_to_host(state: Any) -> dict[str, np.ndarray]:
-  leaves = checksums.named_leaves(state)
-  for leaf in leaves.values():
-    if isinstance(leaf, jax.Array):
-      leaf.copy_to_host_async()
-  # On CPU np.asarray is a view of a buffer that the next step may be given.
-  copies = {name: np.array(leaf, order='C') for name, leaf in leaves.items()}
-  for name, leaf in copies.items():
-    if leaf.dtype.kind in 'OSU':
-      raise ValueError(
-          f'{name} of the state is a {type(leaves[name]).__name__}; only '
-          'arrays and numbers can be saved.'
-      )
-  return copies
-
-
 def _nest(state: Any, leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Nests leaves in dicts, without the empty ones, which orbax refuses."""
-  nested = {}
+  flat = {}
   paths, _ = jax.tree_util.tree_flatten_with_path(state)
   for (path, _), leaf in zip(paths, leaves.values(), strict=True):
-    if leaf.size == 0:
-      continue
-    keys = [jax.tree_util.keystr((k,), simple=True) for k in path] or ['state']
-    node = nested
-    for key in keys[:-1]:
-      node = node.setdefault(key, {})
-    node[keys[-1]] = leaf
-  return nested
+    if leaf.size:
+      keys = (jax.tree_util.keystr((k,), simple=True) for k in path)
+      flat[tuple(keys) or ('state',)] = leaf
+  return traverse_util.unflatten_dict(flat)
 
 
 def _read_arrays(

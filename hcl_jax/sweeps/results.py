@@ -41,10 +41,6 @@ class SweepResults:
 
   A run has a file of its own, written whole when it is finished, so a sweep
   that is stopped has lost no finished one.
-
-  Args:
-    workdir: directory of the sweep.
-    runs: all of them.
   """
 
   def __init__(self, workdir: pathlib.Path, runs: Sequence[grid.Run]):

@@ -69,17 +69,13 @@ class Watch:
     last = self._last_checkpoint()
     saved = 'none was saved' if last is None else f'step {last}'
     what = ', '.join(f'{name}={values[name]}' for name in bad)
+    rows = ''
+    if 'index' in arrays:
+      first = [*map(str, arrays['index'][:8])]
+      first += ['...'] * (len(arrays['index']) > 8)
+      rows = f' (rows {", ".join(first)} of the training split)'
     raise NonFiniteError(
-        f'step {step} gave {what}. Its batch is in {path}'
-        f'{_describe_rows(arrays)}. Last good checkpoint: {saved}. A lower '
-        'learning rate, a warm-up or config.optimizer.clip_norm may help.'
+        f'step {step} gave {what}. Its batch is in {path}{rows}. Last good '
+        f'checkpoint: {saved}. A lower learning rate, a warm-up or '
+        'config.optimizer.clip_norm may help.'
     )
-
-
-def _describe_rows(arrays: dict[str, np.ndarray]) -> str:
-  """Returns the numbers of the first few rows, if they have numbers."""
-  if 'index' not in arrays:
-    return ''
-  index = arrays['index']
-  words = ', '.join(map(str, index[:8])) + (', ...' if len(index) > 8 else '')
-  return f' (rows {words} of the training split)'
