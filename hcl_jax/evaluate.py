@@ -118,7 +118,16 @@ def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
           f'--{name} is not a flag for runs of '
           f'config.domain={domains.domain_of(config)!r}.'
       )
-    _set_field(config, own[name], f'--{name}', value)
+    if isinstance(value, list):
+      before = fields_lib.get(config, own[name])
+      kind = type(before[0]) if before else str
+      try:
+        value = tuple(map(kind, value))
+      except ValueError:
+        raise ValueError(
+            f'--{name} must be {kind.__name__}s between commas, got {value}.'
+        ) from None
+    config.update_from_flattened_dict({own[name]: value})
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   if _PROTOCOL.value is not None:
@@ -128,21 +137,6 @@ def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
     else:
       config.evaluate.protocols = protocols
   return config
-
-
-def _set_field(config, path, flag, value):
-  """Sets a field; a list becomes a tuple of what the field has entries of."""
-  group, _, name = path.rpartition('.')
-  parent = fields_lib.get(config, group)
-  if isinstance(value, list):
-    kind = type(parent[name][0]) if parent[name] else str
-    try:
-      value = tuple(map(kind, value))
-    except ValueError:
-      raise ValueError(
-          f'{flag} must be {kind.__name__}s between commas, got {value}.'
-      ) from None
-  parent[name] = value
 
 
 def check_writable(path: pathlib.Path) -> None:

@@ -56,11 +56,26 @@ def start(
     if value < 1:
       raise ValueError(f'{name} must be at least 1 second, got {value}.')
   given = coordinator, num_processes, process_id
-  if any(x is not None for x in given):
+  detected = given == (None, None, None)
+  if not detected:
     _check_address(*given, start_timeout)
-  # JAX aborts at its own timeout, with a stack trace of C++.
   with _deadline(start_timeout, coordinator, num_processes):
-    _initialize(given, start_timeout + 60, heartbeat_timeout)
+    try:
+      jax.distributed.initialize(
+          *given,
+          cluster_detection_method=None if detected else 'deactivate',
+          # JAX aborts at its own timeout, with a stack trace of C++.
+          initialization_timeout=start_timeout + 60,
+          heartbeat_timeout_seconds=heartbeat_timeout,
+          shutdown_timeout_seconds=heartbeat_timeout,
+      )
+    except ValueError as error:
+      if not detected:
+        raise
+      raise ValueError(
+          'this is no cluster that JAX knows (Cloud TPU, SLURM, Open MPI, '
+          'Kubernetes); give coordinator, num_processes and process_id.'
+      ) from error
     numbers = range(jax.process_count())
     counts = [len(jax.local_devices(process_index=i)) for i in numbers]
   if len(set(counts)) > 1:
@@ -213,26 +228,3 @@ def _deadline(
     yield
   finally:
     timer.cancel()
-
-
-def _initialize(
-    given: tuple[str | None, int | None, int | None],
-    start_timeout: int,
-    heartbeat_timeout: int,
-) -> None:
-  detected = given == (None, None, None)
-  try:
-    jax.distributed.initialize(
-        *given,
-        cluster_detection_method=None if detected else 'deactivate',
-        initialization_timeout=start_timeout,
-        heartbeat_timeout_seconds=heartbeat_timeout,
-        shutdown_timeout_seconds=heartbeat_timeout,
-    )
-  except ValueError as error:
-    if not detected:
-      raise
-    raise ValueError(
-        'this is no cluster that JAX knows (Cloud TPU, SLURM, Open MPI, '
-        'Kubernetes); give coordinator, num_processes and process_id.'
-    ) from error

@@ -56,10 +56,7 @@ class Run(NamedTuple):
 def read_fields(
     config: ml_collections.ConfigDict, arguments: Sequence[str]
 ) -> dict[str, tuple[Any, ...]]:
-  """Reads what to sweep: ``config.sweep``, which flags overrule.
-
-  Returns:
-    The values, by the name of the field.
+  """Reads values of fields to sweep: ``config.sweep``, which flags overrule.
 
   Raises:
     ValueError: values do not fit their field, or there are none at all.
@@ -80,7 +77,7 @@ def read_config(config: fields_lib.Config) -> dict[str, tuple[Any, ...]]:
   Raises:
     ValueError: there is no such field, or values do not fit it.
   """
-  sweep = config.get('sweep', ml_collections.ConfigDict())
+  sweep = config.get('sweep') or ml_collections.ConfigDict()
   fields = {}
   for field, values in fields_lib.flatten(sweep).items():
     name = f'config.sweep.{field}'

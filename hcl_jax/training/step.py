@@ -119,13 +119,8 @@ def map_step(build: Build, devices: Sequence[state_lib.Device]) -> Step:
 
   Arrays of its batch have a leading axis of devices.
   """
-
-  def step(hyperparameters, state, batch):
-    with _promotion():
-      return _whole_step(build(hyperparameters), state, batch)
-
   return _mapper(devices)(
-      step,
+      _built(build, _whole_step),
       in_axes=(_REPLICATED, _REPLICATED, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=1,
@@ -139,13 +134,20 @@ def single_step(
     batch: task_lib.Batch,
 ) -> tuple[state_lib.TrainState, Metrics]:
   """Takes a step on one device; can be compiled, and mapped over runs."""
-  with _promotion():
-    return _whole_step(build(hyperparameters), state, batch, axis_name=None)
+  step = _built(build, _whole_step)
+  return step(hyperparameters, state, batch, axis_name=None)
 
 
-def _promotion():
-  """Lets optax raise traced decays to integer powers, if this is forbidden."""
-  return jax.numpy_dtype_promotion('standard')
+def _built(build, function):
+  """Returns a function of rules as one of the hyperparameters they follow."""
+
+  @functools.wraps(function)
+  def call(hyperparameters, *args, **options):
+    # Optax raises traced decays to integer powers, which may be forbidden.
+    with jax.numpy_dtype_promotion('standard'):
+      return function(build(hyperparameters), *args, **options)
+
+  return call
 
 
 def _compiled(mapped, options=None):
@@ -247,28 +249,20 @@ def _chunked_step(build, size, pmap, join, options):
   Chunks are a loop in Python over compiled functions, because XLA runs
   convolutions inside a compiled loop many times slower on a CPU.
   """
-
-  def of_rules(function):
-    def built(hyperparameters, *args):
-      with _promotion():
-        return function(build(hyperparameters), *args)
-
-    return built
-
   embed = pmap(
-      of_rules(_embed_chunk),
+      _built(build, _embed_chunk),
       in_axes=(_REPLICATED, _REPLICATED, _CHUNK_AXES),
       out_axes=(_SPLIT, _REPLICATED),
   )
-  differentiate = _compiled(_map_loss(of_rules(_loss_of_chunks), pmap))
+  differentiate = _compiled(_map_loss(_built(build, _loss_of_chunks), pmap))
   backpropagate = pmap(
-      of_rules(_backpropagate_chunk),
+      _built(build, _backpropagate_chunk),
       in_axes=(_REPLICATED, _SPLIT, _REPLICATED, _CHUNK_AXES, _SPLIT),
       out_axes=_SPLIT,
       donate_argnums=1,
   )
   finish = pmap(
-      of_rules(_finish_chunks),
+      _built(build, _finish_chunks),
       in_axes=(_REPLICATED, _REPLICATED, _SPLIT, _SPLIT, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=1,
