@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def open_finder(workdir: pathlib.Path) -> Any:
-  """Returns the ``Finder`` of a run, restored, among texts it has embedded.
+  """Returns the restored ``Finder`` of a run, which has embedded the texts.
 
   Raises:
     ValueError: the run, its room or a flag is unsuitable.

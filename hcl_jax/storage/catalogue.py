@@ -90,7 +90,7 @@ def download_and_prepare(builder: Any) -> None:
 
 @contextlib.contextmanager
 def announced(text: str) -> Iterator[None]:
-  """Prints a line in place of what tfds says of downloads."""
+  """Prints a line in place of what tfds says of downloads; there are none."""
   print(text)
   with contextlib.redirect_stdout(io.StringIO()):
     yield

@@ -85,8 +85,7 @@ def require(
 ) -> pathlib.Path:
   """Returns the folder of a prepared data set.
 
-  Arguments are those of :func:`find`, and a flag, such as ``--text``, that the
-  command to prepare it needs.
+  ``source`` is a flag that the command to prepare it needs, as ``--text``.
 
   Raises:
     FileNotFoundError: it is not prepared; the message says how to.

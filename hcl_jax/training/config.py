@@ -50,7 +50,7 @@ def run_fields(
 ) -> dict[str, Field]:
   """Returns the fields at the top of a configuration.
 
-  Of the tasks of the room the default is first; ``seed`` says what it decides.
+  The first task is the default; ``seed`` says what the seed decides.
   """
   return {
       'domain': Field(domain, None, 'the room that defines the other fields'),
@@ -170,7 +170,7 @@ def beta_schedule(
 
 
 def hyperparameters(config: fields_lib.Config) -> dict[str, np.ndarray]:
-  """Returns the values of ``TRACED`` fields, but None, by name, as scalars."""
+  """Returns the values of ``TRACED`` fields by name, as scalars; not None."""
   values = {field: fields_lib.get(config, field) for field in TRACED}
   return {
       field: np.asarray(value, np.int32 if field == 'seed' else np.float32)
