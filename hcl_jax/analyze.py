@@ -108,17 +108,13 @@ def analyze_sweeps(
 
 def choose_score(results: results_lib.Results) -> str:
   """Returns --score, or the first share; raises unless a run has it."""
-  known = [
-      name for name, x in results.scores.items() if np.isfinite(x).any()
-  ]
+  known = [name for name, x in results.scores.items() if np.isfinite(x).any()]
   if not known:
     raise ValueError('no run of the sweep has a score; all of them failed.')
   shares = [name for name in known if results.kinds[name] == 'share']
   score = _SCORE.value or next(iter(shares), None)
   if score not in known:
-    raise ValueError(
-        f'--score must be one of {", ".join(known)}; got {score}.'
-    )
+    raise ValueError(f'--score must be one of {", ".join(known)}; got {score}.')
   return score
 
 

@@ -37,13 +37,6 @@ def rooms() -> tuple[str, ...]:
 def door(domain: str, name: str) -> types.ModuleType:
   """Returns a module of a room, such as its ``config``.
 
-  Args:
-    domain: as ``config.domain``.
-    name: of the module.
-
-  Returns:
-    The module.
-
   Raises:
     ValueError: there is no such room.
   """
@@ -99,9 +92,6 @@ def make_experiment(
       need not for an evaluation.
     like: an experiment whose configuration differs in hyperparameters only;
       the room may share its data and compiled programs.
-
-  Returns:
-    The experiment.
 
   Raises:
     ValueError: a value cannot work; the message names its field.

@@ -118,7 +118,16 @@ def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
           f'--{name} is not a flag for runs of '
           f'config.domain={domains.domain_of(config)!r}.'
       )
-    _set_field(config, own[name], f'--{name}', value)
+    if isinstance(value, list):
+      before = fields_lib.get(config, own[name])
+      kind = type(before[0]) if before else str
+      try:
+        value = tuple(map(kind, value))
+      except ValueError:
+        raise ValueError(
+            f'--{name} must be {kind.__name__}s between commas, got {value}.'
+        ) from None
+    config.update_from_flattened_dict({own[name]: value})
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
   if _PROTOCOL.value is not None:
@@ -128,21 +137,6 @@ def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
     else:
       config.evaluate.protocols = protocols
   return config
-
-
-def _set_field(config, path, flag, value):
-  """Sets a field; a list becomes a tuple of what the field has entries of."""
-  group, _, name = path.rpartition('.')
-  parent = fields_lib.get(config, group)
-  if isinstance(value, list):
-    kind = type(parent[name][0]) if parent[name] else str
-    try:
-      value = tuple(map(kind, value))
-    except ValueError:
-      raise ValueError(
-          f'{flag} must be {kind.__name__}s between commas, got {value}.'
-      ) from None
-  parent[name] = value
 
 
 def check_writable(path: pathlib.Path) -> None:
@@ -158,13 +152,10 @@ def evaluate(config, workdir: pathlib.Path) -> scores_lib.Scores:
   experiment = domains.make_experiment(config, to_train=False)
   if not experiment.protocols:
     raise ValueError('the run has no protocol of its own; give --protocol.')
-  with loop.open_checkpoints(
-      workdir, config, experiment.score
-  ) as checkpoints:
+  with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:
     step = choose_step(checkpoints, workdir)
     state = loop.restore(experiment, checkpoints, step)
-  scores = experiment.evaluate(state)
-  return {'step': int(state.step), **scores}
+  return {'step': int(state.step), **experiment.evaluate(state)}
 
 
 def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
@@ -183,8 +174,7 @@ def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:
     return best
   if not _STEP.value.isdecimal() or int(_STEP.value) not in steps:
     raise ValueError(
-        f"--step must be 'last', 'best' or one of {steps}, got "
-        f'{_STEP.value!r}.'
+        f"--step must be 'last', 'best' or one of {steps}, got {_STEP.value!r}."
     )
   return int(_STEP.value)
 

@@ -55,13 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def open_finder(workdir: pathlib.Path) -> Any:
-  """Returns the ``Finder`` of a run, restored.
-
-  Args:
-    workdir: directory of the run.
-
-  Returns:
-    What has embedded the texts to look among.
+  """Returns the restored ``Finder`` of a run, which has embedded the texts.
 
   Raises:
     ValueError: the run, its room or a flag is unsuitable.
@@ -69,7 +63,14 @@ def open_finder(workdir: pathlib.Path) -> Any:
   """
   config = workdir_lib.load_config(workdir)
   domains.fill_defaults(config)
-  nearest = _door(domains.domain_of(config))
+  domain = domains.domain_of(config)
+  try:
+    nearest = domains.door(domain, 'nearest')
+  except ValueError:
+    raise ValueError(
+        "--workdir must be a run of a domain that has a module 'nearest'; got "
+        f'one of {domain!r}, which has none.'
+    ) from None
   nearest.configure(config)
   if _DATA_DIR.value is not None:
     config.data.dir = _DATA_DIR.value
@@ -80,9 +81,7 @@ def open_finder(workdir: pathlib.Path) -> Any:
     if not texts:
       raise ValueError(f'--text={_TEXT.value} has no sentence.')
   experiment = domains.make_experiment(config, to_train=False)
-  with loop.open_checkpoints(
-      workdir, config, experiment.score
-  ) as checkpoints:
+  with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
     state = loop.restore(experiment, checkpoints)
@@ -98,17 +97,6 @@ def open_finder(workdir: pathlib.Path) -> Any:
         max_sentences=_MAX.value,
         progress=shown.update,
     )
-
-
-def _door(domain):
-  """Returns the module ``nearest`` of a room."""
-  try:
-    return domains.door(domain, 'nearest')
-  except ValueError:
-    raise ValueError(
-        "--workdir must be a run of a domain that has a module 'nearest'; got "
-        f'one of {domain!r}, which has none.'
-    ) from None
 
 
 def questions() -> Iterator[str]:

@@ -90,8 +90,7 @@ def _use_all_cores():
   """Makes a device of each core: small runs train one on each."""
   flags_of_xla = os.environ.get('XLA_FLAGS', '')
   if 'xla_force_host_platform_device_count' not in flags_of_xla:
-    cores = joblib.cpu_count()
-    jax.config.update('jax_num_cpu_devices', cores)
+    jax.config.update('jax_num_cpu_devices', joblib.cpu_count())
 
 
 if __name__ == '__main__':

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         f'{config}{experiment.summary}', 'configuration and data'
     )
   except processes.PeerError as error:
-    return _fail(error)
+    return command.fail('hcl_jax.train', error)
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
   try:
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
   except (
       finite.NonFiniteError, checkpoint.DamagedCheckpoint, processes.PeerError
   ) as error:  # fmt: skip
-    return _fail(error)
+    return command.fail('hcl_jax.train', error)
   except OSError as error:
     raise command.Failure(
         f'{error}. The same command resumes from the last checkpoint.'
@@ -84,10 +84,6 @@ def _train(experiment, config, workdir) -> None:
     scores = {'last step': loop.train(experiment, workdir)}
   if processes.is_first():
     print(report(experiment, scores))
-
-
-def _fail(error: Exception) -> int:
-  return command.fail('hcl_jax.train', error)
 
 
 def report(

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
+import dataclasses
 import math
 import operator
 import threading
@@ -93,11 +94,11 @@ class Checkpoints:
       metrics: Mapping[str, float] | None = None,
       wait: bool = False,
   ) -> bool:
-    """Saves a step in the background.
+    """Saves a step in the background; a running save is waited for first.
 
     The state is copied to the host before this returns, so the caller may
-    donate it. A save that is still running is waited for first. An error of a
-    background save is raised by the next call of any method that waits.
+    donate it. An error of a background save is raised by the next call of any
+    method that waits.
 
     Args:
       step: number of the step.
@@ -122,10 +123,12 @@ class Checkpoints:
       with self._saving(), _ONE_SAVE:
         # Orbax meeting an unusable directory leaves threads that never end.
         self._directory.mkdir(parents=True, exist_ok=True)
-        manager = self._open_manager()
-        manager.save(step, args=args, force=True)
+        if self._manager is None:
+          policy = _LastAndBest(self._keep, self._best_of)
+          self._manager = storage.open_manager(self._directory, policy)
+        self._manager.save(step, args=args, force=True)
         if wait:
-          manager.wait_until_finished()
+          self._manager.wait_until_finished()
     return new
 
   def restore(
@@ -175,9 +178,12 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """Lists complete steps in ascending order, without those found damaged."""
+    names = []
+    if self._directory.is_dir():
+      names = [path.name for path in self._directory.iterdir()]
+    listed = [int(name) for name in names if name.isdecimal()]
     # On a shared disk some processes may see new files late.
-    listed = processes.list_of_first(self._list())
-    return sorted(set(listed) - self._damaged)
+    return sorted(set(processes.list_of_first(listed)) - self._damaged)
 
   def metrics(self, step: int) -> dict[str, float | None]:
     """Returns the metrics of a step, with None for those not finite."""
@@ -221,12 +227,6 @@ class Checkpoints:
           f'{storage.reason(error)}'
       ) from error
 
-  def _list(self) -> list[int]:
-    if not self._directory.is_dir():
-      return []
-    names = [path.name for path in self._directory.iterdir()]
-    return [int(name) for name in names if name.isdecimal()]
-
   def _best_of(self, steps: Iterable[int]) -> int | None:
     if self._best_metric is None:
       return None
@@ -267,25 +267,17 @@ class Checkpoints:
     if self._manager is not None:
       self._manager.reload()
 
-  def _open_manager(self) -> ocp.CheckpointManager:
-    if self._manager is None:
-      policy = _LastAndBest(self._keep, self._best_of)
-      self._manager = storage.open_manager(self._directory, policy)
-    return self._manager
 
-
+@dataclasses.dataclass
 class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
   """Keeps the newest steps and the best one."""
 
-  def __init__(
-      self, keep: int, best_of: Callable[[Iterable[int]], int | None]
-  ):
-    self._keep = keep
-    self._best_of = best_of
+  keep: int
+  best_of: Callable[[Iterable[int]], int | None]
 
   def should_preserve(self, checkpoints, *, context):
     steps = [checkpoint.step for checkpoint in checkpoints]
-    kept = {*sorted(steps)[-self._keep :], self._best_of(steps)}
+    kept = {*sorted(steps)[-self.keep :], self.best_of(steps)}
     return [step in kept for step in steps]
 
 

@@ -28,14 +28,7 @@ class StateMismatch(ValueError):
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-  """Maps paths to the leaves of a pytree, such as ``opt_state/0/mu/kernel``.
-
-  Args:
-    tree: any pytree.
-
-  Returns:
-    The leaves in the order of ``jax.tree.leaves``.
-  """
+  """Maps paths, such as ``opt_state/0/mu/kernel``, to leaves in their order."""
   pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
   leaves = {
       jax.tree_util.keystr(path, simple=True, separator='/') or 'state': leaf
@@ -52,14 +45,9 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 def make_record(
     leaves: Mapping[str, np.ndarray], metrics: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-  """Computes the record of host arrays.
+  """Computes the record of arrays by path, and metrics of their step.
 
-  Args:
-    leaves: contiguous arrays by path.
-    metrics: numbers of this step; those that are not finite become None.
-
-  Returns:
-    ``{'leaves': {path: {'dtype', 'shape', 'crc32'}}, 'metrics': {...}}``.
+  It is ``{'leaves': {path: {'dtype', 'shape', 'crc32'}}, 'metrics': {...}}``.
   """
   return {
       'leaves': {
@@ -89,17 +77,7 @@ def write_record(directory: epath.Path, record: dict[str, Any]) -> None:
 
 
 def read_record(directory: epath.Path) -> dict[str, Any]:
-  """Reads a record back.
-
-  Args:
-    directory: where :func:`write_record` wrote it.
-
-  Returns:
-    The record.
-
-  Raises:
-    DamagedCheckpoint: it is missing or altered.
-  """
+  """Reads a record; raises DamagedCheckpoint if it is missing or altered."""
   try:
     outer = json.loads((directory / _FILE).read_text())
     if outer['crc32'] == _crc32_of_json(outer['record']):
@@ -121,20 +99,12 @@ def verify(record: dict[str, Any], leaves: Mapping[str, np.ndarray]) -> None:
 def check_fits(
     record: dict[str, Any], abstract_leaves: Mapping[str, Any]
 ) -> None:
-  """Raises StateMismatch, naming leaves that are absent or differ in shape.
-
-  Args:
-    record: of the checkpoint.
-    abstract_leaves: arrays or ``jax.ShapeDtypeStruct`` by path.
-  """
+  """Raises StateMismatch, naming leaves that are absent or differ in shape."""
+  wanted = {name: _signature(leaf) for name, leaf in abstract_leaves.items()}
   saved = record['leaves']
-  names = [*abstract_leaves, *(n for n in saved if n not in abstract_leaves)]
   problems = []
-  for name in names:
-    here = _describe(_signature(abstract_leaves[name])) if (
-        name in abstract_leaves
-    ) else 'absent'  # fmt: skip
-    there = _describe(saved[name]) if name in saved else 'absent'
+  for name in wanted | saved:
+    here, there = _describe(wanted.get(name)), _describe(saved.get(name))
     if here != there:
       problems.append(f'{name} is {there} in the checkpoint and {here} here')
   if problems:
@@ -152,8 +122,8 @@ def _signature(leaf: Any) -> dict[str, Any]:
   return {'dtype': str(leaf.dtype), 'shape': list(leaf.shape)}
 
 
-def _describe(signature: Mapping[str, Any]) -> str:
-  return f'{signature["dtype"]}{signature["shape"]}'
+def _describe(signature: Mapping[str, Any] | None) -> str:
+  return f'{signature["dtype"]}{signature["shape"]}' if signature else 'absent'
 
 
 def _crc32(leaf: np.ndarray) -> int:

@@ -60,11 +60,7 @@ class Interruption:
     self._previous.clear()
 
   def poll(self) -> bool:
-    """Returns whether to save and leave now.
-
-    Returns:
-      ``requested``; with several processes, once all of them agree.
-    """
+    """Returns ``requested``; with several processes, once all of them agree."""
     if self._several and not self.requested:
       self.requested = multihost_utils.reached_preemption_sync_point(
           next(_polls)

@@ -22,6 +22,8 @@ from typing import TextIO
 from absl import logging
 import jax
 
+from hcl_jax.runs import reporting
+
 _FILE = 'metrics.jsonl'
 _FLUSH_SECONDS = 10
 _TAIL_BYTES = 2**14  # several lines
@@ -66,11 +68,7 @@ class MetricsWriter:
         raise
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
-    """Writes one line.
-
-    Args:
-      step: number of updates done so far.
-      values: numbers, or arrays of one element, by name.
+    """Writes one line: numbers, or arrays of one element, by name.
 
     Raises:
       OSError: the line cannot be written; the error names the file.
@@ -79,12 +77,23 @@ class MetricsWriter:
       return
     record: dict[str, float] = {'step': int(step)}
     for name, value in values.items():
-      record[name] = _number(name, value)
+      if name == 'step':
+        raise ValueError(
+            'values must not hold "step"; it is the first argument.'
+        )
+      try:
+        record[name] = float(value)
+      except (TypeError, ValueError):
+        raise ValueError(
+            f'the metric {name!r} must be a number, got {value!r}.'
+        ) from None
     with _naming(self._workdir / _FILE):
       self._file.write(_encode(record) + '\n')
       self._file.flush()
     if self._tensorboard:
-      self._write_events(record)
+      if self._events is None:
+        self._events = _Events(self._workdir / 'tensorboard', self._resume_step)
+      self._events.write(record)
 
   def close(self) -> None:
     """Closes the files; nothing is written afterwards."""
@@ -96,11 +105,6 @@ class MetricsWriter:
       if file is not None:
         stack.enter_context(_naming(self._workdir / _FILE))
         stack.callback(file.close)
-
-  def _write_events(self, record: Mapping[str, float]) -> None:
-    if self._events is None:
-      self._events = _Events(self._workdir / 'tensorboard', self._resume_step)
-    self._events.write(record)
 
 
 class _Events:
@@ -152,14 +156,9 @@ class _Events:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, float]]:
-  """Reads the metrics of a run.
+  """Reads one dict per line, ``step`` an int and the rest floats.
 
-  Args:
-    workdir: directory of the run.
-
-  Returns:
-    One dict per line, ``step`` an int and the rest floats; without the torn
-    last line of a crash. Empty where nothing was written.
+  The torn last line of a crash is left out; a run without lines has none.
   """
   records, bad = _parse(pathlib.Path(workdir) / _FILE)
   if bad:
@@ -189,17 +188,6 @@ def _naming(path: pathlib.Path) -> Iterator[None]:
     raise
 
 
-def _number(name: str, value: Any) -> float:
-  if name == 'step':
-    raise ValueError('values must not hold "step"; it is the first argument.')
-  try:
-    return float(value)
-  except (TypeError, ValueError):
-    raise ValueError(
-        f'the metric {name!r} must be a number, got {value!r}.'
-    ) from None
-
-
 def _encode(record: dict[str, float]) -> str:
   names = {math.inf: 'Infinity', -math.inf: '-Infinity'}
   plain = {
@@ -207,12 +195,6 @@ def _encode(record: dict[str, float]) -> str:
       for name, value in record.items()
   }
   return json.dumps(plain, allow_nan=False)
-
-
-def _decode(line: str) -> dict[str, float]:
-  record = json.loads(line)
-  values = {name: float(value) for name, value in record.items()}
-  return values | {'step': int(record['step'])}
 
 
 def _parse(path: pathlib.Path) -> tuple[list[dict[str, float]], int]:
@@ -223,7 +205,9 @@ def _parse(path: pathlib.Path) -> tuple[list[dict[str, float]], int]:
   records = []
   for line in lines:
     try:
-      records.append(_decode(line))
+      record = json.loads(line)
+      values = {name: float(value) for name, value in record.items()}
+      records.append(values | {'step': int(record['step'])})
     except (ValueError, TypeError, KeyError, AttributeError):
       pass
   return records, len(lines) - len(records)
@@ -237,6 +221,4 @@ def _repair(path: pathlib.Path, resume_step: int | None) -> None:
   kept = [record for record in _parse(path)[0] if record['step'] <= limit]
   text = ''.join(_encode(record) + '\n' for record in kept)
   if text.encode() != path.read_bytes():
-    temporary = path.with_name(path.name + '.tmp')
-    temporary.write_text(text, encoding='utf-8')
-    os.replace(temporary, path)
+    reporting.write_text(path, text)

@@ -56,12 +56,32 @@ def start(
     if value < 1:
       raise ValueError(f'{name} must be at least 1 second, got {value}.')
   given = coordinator, num_processes, process_id
-  if any(x is not None for x in given):
+  detected = given == (None, None, None)
+  if not detected:
     _check_address(*given, start_timeout)
-  # JAX aborts at its own timeout, with a stack trace of C++.
   with _deadline(start_timeout, coordinator, num_processes):
-    _initialize(given, start_timeout + 60, heartbeat_timeout)
-    _check_devices()
+    try:
+      jax.distributed.initialize(
+          *given,
+          cluster_detection_method=None if detected else 'deactivate',
+          # JAX aborts at its own timeout, with a stack trace of C++.
+          initialization_timeout=start_timeout + 60,
+          heartbeat_timeout_seconds=heartbeat_timeout,
+          shutdown_timeout_seconds=heartbeat_timeout,
+      )
+    except ValueError as error:
+      if not detected:
+        raise
+      raise ValueError(
+          'this is no cluster that JAX knows (Cloud TPU, SLURM, Open MPI, '
+          'Kubernetes); give coordinator, num_processes and process_id.'
+      ) from error
+    numbers = range(jax.process_count())
+    counts = [len(jax.local_devices(process_index=i)) for i in numbers]
+  if len(set(counts)) > 1:
+    raise ValueError(
+        f'all processes need equally many devices, but they have {counts}.'
+    )
 
 
 def stop() -> None:
@@ -98,16 +118,10 @@ def list_of_first(numbers: list[int]) -> list[int]:
 
 @contextlib.contextmanager
 def together(what: str) -> Iterator[None]:
-  """Fails in all processes if its block fails in one.
+  """Fails in all processes if its block, not collective, fails in one.
 
-  Args:
-    what: what the block does, for the error of the other processes.
-
-  Yields:
-    Nothing; the block must not be collective.
-
-  Raises:
-    PeerError: another process failed; that one raises its own error.
+  That process raises its own error, and the others a PeerError, which says by
+  ``what`` what the block does.
   """
   try:
     yield
@@ -121,9 +135,7 @@ def together(what: str) -> Iterator[None]:
 def check_same(text: str, what: str) -> None:
   """Raises a ValueError in all processes unless they have the same text.
 
-  Args:
-    text: compared by its checksum.
-    what: what the text is, in the plural.
+  ``what`` says what the text is, in the plural.
   """
   mine = np.array(zlib.crc32(text.encode()), np.uint32)
   sums = multihost_utils.process_allgather(mine)
@@ -160,18 +172,13 @@ def _check_address(
         f'process_id must be from 0 to {num_processes - 1}, as num_processes '
         f'is {num_processes}, got {process_id}.'
     )
-  host, port = _split_address(coordinator)
-  if process_id == 0:
-    _check_port(port)
-  else:
-    _await_coordinator(host, port, seconds)
-
-
-def _split_address(coordinator: str) -> tuple[str, int]:
   host, _, port = coordinator.rpartition(':')
   if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
     raise ValueError(f'coordinator must be HOST:PORT, got {coordinator!r}.')
-  return host.strip('[]'), int(port)
+  if process_id == 0:
+    _check_port(int(port))
+  else:
+    _await_coordinator(host.strip('[]'), int(port), seconds)
 
 
 def _check_port(port: int) -> None:
@@ -221,36 +228,3 @@ def _deadline(
     yield
   finally:
     timer.cancel()
-
-
-def _initialize(
-    given: tuple[str | None, int | None, int | None],
-    start_timeout: int,
-    heartbeat_timeout: int,
-) -> None:
-  detected = given == (None, None, None)
-  try:
-    jax.distributed.initialize(
-        *given,
-        cluster_detection_method=None if detected else 'deactivate',
-        initialization_timeout=start_timeout,
-        heartbeat_timeout_seconds=heartbeat_timeout,
-        shutdown_timeout_seconds=heartbeat_timeout,
-    )
-  except ValueError as error:
-    if not detected:
-      raise
-    raise ValueError(
-        'this is no cluster that JAX knows (Cloud TPU, SLURM, Open MPI, '
-        'Kubernetes); give coordinator, num_processes and process_id.'
-    ) from error
-
-
-def _check_devices() -> None:
-  """Raises ValueError unless all processes have equally many devices."""
-  numbers = range(jax.process_count())
-  counts = [len(jax.local_devices(process_index=i)) for i in numbers]
-  if len(set(counts)) > 1:
-    raise ValueError(
-        f'all processes need equally many devices, but they have {counts}.'
-    )

@@ -48,7 +48,16 @@ class Progress:
     self._shown = jax.process_index() == 0
     self._bar = None
     if self._shown and self._file.isatty():
-      self._bar = _open_bar(total_steps, first_step, label, self._file)
+      import tqdm
+
+      self._bar = tqdm.tqdm(
+          total=total_steps,
+          initial=first_step,
+          desc=label,
+          file=self._file,
+          dynamic_ncols=True,
+          bar_format=_BAR,
+      )
     self._interval = _REDRAW_SECONDS if self._bar is not None else _LINE_SECONDS
     self._drawn_at = time.monotonic()
     self._drawn_step = first_step
@@ -68,10 +77,8 @@ class Progress:
   def update(self, step: int, loss: Any = None, **postfix: Any) -> None:
     """Records that a step is done, and draws it if it is time.
 
-    Args:
-      step: steps done so far.
-      loss: number, or an array on a device; it is fetched only to be drawn.
-      **postfix: more numbers by name, as ``loss``.
+    Loss and more numbers by name may be arrays on a device; they are fetched
+    only to be drawn.
     """
     if not self._shown:
       return
@@ -79,11 +86,9 @@ class Progress:
     if not self._marks:
       self._marks.append((now, step))
     self._last = (step, {'loss': loss} | postfix)
+    is_time = now - self._drawn_at >= self._interval or step >= self._total
     tenth = (step - self._drawn_step) * _LINES >= self._total
-    last = step >= self._total
-    if now - self._drawn_at >= self._interval or last or (
-        self._bar is None and tenth
-    ):
+    if is_time or (self._bar is None and tenth):
       self._draw(now)
 
   def write(self, text: str) -> None:
@@ -115,43 +120,20 @@ class Progress:
         for name, value in numbers.items()
         if value is not None
     ]
-    rate = self._steps_per_second()
-    if rate is not None:
+    start, first = self._marks[0]
+    if now > start and step > first:
+      rate = (step - first) / (now - start)
       left = max(self._total - step, 0) / rate
       words.append(f'{rate * self._batch_size:.4g} {self._unit}/s')
       words.append(f'ETA {_duration(left)}')
-    self._show(step, ', '.join(words))
-
-  def _show(self, step: int, words: str) -> None:
     if self._bar is not None:
       self._bar.n = step
-      self._bar.set_postfix_str(words, refresh=False)
+      self._bar.set_postfix_str(', '.join(words), refresh=False)
       self._bar.refresh()
       return
     percent = 100 * step / max(self._total, 1)
     line = f'{self._label}: step {step}/{self._total} ({percent:.0f} %)'
-    print(', '.join(filter(None, [line, words])), file=self._file, flush=True)
-
-  def _steps_per_second(self) -> float | None:
-    if len(self._marks) < 2:
-      return None
-    (start, first), (end, last) = self._marks[0], self._marks[-1]
-    if end <= start or last <= first:
-      return None
-    return (last - first) / (end - start)
-
-
-def _open_bar(total_steps, first_step, label, file):
-  import tqdm
-
-  return tqdm.tqdm(
-      total=total_steps,
-      initial=first_step,
-      desc=label,
-      file=file,
-      dynamic_ncols=True,
-      bar_format=_BAR,
-  )
+    print(', '.join([line, *words]), file=self._file, flush=True)
 
 
 def _duration(seconds: float) -> str:

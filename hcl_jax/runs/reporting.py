@@ -26,15 +26,10 @@ def number(value: float | None, digits: int) -> str:
   return '-' if value is None else f'{value:.{digits}f}'
 
 
-def percent(value: float | None) -> str:
-  """Formats a share as a percentage; None is a dash."""
-  return '-' if value is None else f'{value:.2%}'
-
-
 def score(value: Any) -> str:
-  """Formats a score by its kind, or a dash."""
-  is_share = value is None or value.kind == 'share'
-  return percent(value) if is_share else number(value, 4)
+  """Formats a score by its kind: shares in percent; None is a dash."""
+  is_share = value is not None and value.kind == 'share'
+  return f'{value:.2%}' if is_share else number(value, 4)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -53,21 +48,9 @@ def spread(values: Sequence[float]) -> str:
 def markdown_table(
     header: list[str], lines: list[list[str]], *, words: int = 1
 ) -> str:
-  """Formats a table in Markdown.
-
-  Args:
-    header: names of the columns.
-    lines: cells.
-    words: number of columns of text, aligned left; the others are aligned
-      right.
-
-  Returns:
-    The table, without a trailing newline.
-  """
+  """Formats a table in Markdown, the first ``words`` columns aligned left."""
   rule = ['---'] * words + ['---:'] * (len(header) - words)
-  return '\n'.join(
-      f'| {" | ".join(line)} |' for line in [header, rule, *lines]
-  )
+  return '\n'.join(f'| {" | ".join(line)} |' for line in [header, rule, *lines])
 
 
 def score_table(rows: dict[str, dict[str, float]]) -> str:
@@ -76,7 +59,6 @@ def score_table(rows: dict[str, dict[str, float]]) -> str:
   What is not a score, such as a list of folds, is left out. Shares are shown in
   percent.
   """
-
   names = dict.fromkeys(
       name
       for scores in rows.values()

@@ -15,6 +15,7 @@ from typing import Any
 
 from absl import logging as absl_logging
 from etils import epath
+from flax import traverse_util
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -28,15 +29,7 @@ _AT_ONCE = 64  # arrays that are being written
 def open_manager(
     directory: epath.Path, policy: ocp.checkpoint_managers.PreservationPolicy
 ) -> ocp.CheckpointManager:
-  """Opens a directory for saving and removes what killed saves left in it.
-
-  Args:
-    directory: made if it does not exist.
-    policy: which steps stay.
-
-  Returns:
-    A manager whose saves run in the background.
-  """
+  """Opens a directory for saving and removes what killed saves left in it."""
   return ocp.CheckpointManager(
       directory,
       options=ocp.CheckpointManagerOptions(
@@ -49,19 +42,22 @@ def open_manager(
 
 
 def save_args(state: Any, metrics: Mapping[str, float]) -> ocp.args.Composite:
-  """Copies a state to the host, as the manager saves it with its record.
-
-  Args:
-    state: pytree of arrays and numbers; may be donated afterwards.
-    metrics: numbers for the record.
-
-  Returns:
-    Arguments for ``CheckpointManager.save``.
-  """
-  leaves = _copy_to_host(state)
+  """Copies a state to the host, as the manager saves it with its record."""
+  leaves = checksums.named_leaves(state)
+  for leaf in leaves.values():
+    if isinstance(leaf, jax.Array):
+      leaf.copy_to_host_async()
+  # On CPU np.asarray is a view of a buffer that the next step may be given.
+  copies = {name: np.array(leaf, order='C') for name, leaf in leaves.items()}
+  for name, leaf in copies.items():
+    if leaf.dtype.kind in 'OSU':
+      raise ValueError(
+          f'{name} of the state is a {type(leaves[name]).__name__}; only '
+          'arrays and numbers can be saved.'
+      )
   return ocp.args.Composite(
-      state=ocp.args.PyTreeSave(_nest(state, leaves)),
-      record=_SaveRecord(leaves, metrics),
+      state=ocp.args.PyTreeSave(_nest(state, copies)),
+      record=_SaveRecord(copies, metrics),
   )
 
 
@@ -83,31 +79,23 @@ def add_metrics(directory: epath.Path, metrics: Mapping[str, float]) -> None:
 def read_leaves(
     directory: epath.Path, abstract_state: Any
 ) -> dict[str, np.ndarray]:
-  """Reads the arrays of a step.
-
-  Args:
-    directory: the directory of the step.
-    abstract_state: pytree of the structure, shapes and dtypes to expect.
-
-  Returns:
-    Verified host arrays by path.
+  """Reads and verifies the arrays of a step, by path, to host arrays.
 
   Raises:
     checksums.StateMismatch: the step holds another model.
     checksums.DamagedCheckpoint: something is missing or altered.
   """
   record = checksums.read_record(directory / 'record')
-  checksums.check_fits(record, checksums.named_leaves(abstract_state))
-  signatures = record['leaves']
+  wanted = checksums.named_leaves(abstract_state)
+  checksums.check_fits(record, wanted)
   empty = {
       name: np.empty(leaf['shape'], leaf['dtype'])
-      for name, leaf in signatures.items()
+      for name, leaf in record['leaves'].items()
       if 0 in leaf['shape']
   }
-  target = _nest(abstract_state, {
-      name: empty.get(name, np.zeros(()))
-      for name in checksums.named_leaves(abstract_state)
-  })  # fmt: skip
+  target = _nest(
+      abstract_state, {name: empty.get(name, np.zeros(())) for name in wanted}
+  )
   stored = checksums.named_leaves(_read_arrays(directory / 'state', target))
   checksums.verify(record, empty | stored)
   return empty | stored
@@ -137,35 +125,15 @@ def _errors_of_orbax(record: logging.LogRecord) -> bool:
   return not inside or record.levelno >= logging.ERROR and not record.exc_info
 
 
-def _copy_to_host(state: Any) -> dict[str, np.ndarray]:
-  leaves = checksums.named_leaves(state)
-  for leaf in leaves.values():
-    if isinstance(leaf, jax.Array):
-      leaf.copy_to_host_async()
-  # On CPU np.asarray is a view of a buffer that the next step may be given.
-  copies = {name: np.array(leaf, order='C') for name, leaf in leaves.items()}
-  for name, leaf in copies.items():
-    if leaf.dtype.kind in 'OSU':
-      raise ValueError(
-          f'{name} of the state is a {type(leaves[name]).__name__}; only '
-          'arrays and numbers can be saved.'
-      )
-  return copies
-
-
 def _nest(state: Any, leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Nests leaves in dicts, without the empty ones, which orbax refuses."""
-  nested = {}
+  flat = {}
   paths, _ = jax.tree_util.tree_flatten_with_path(state)
   for (path, _), leaf in zip(paths, leaves.values(), strict=True):
-    if leaf.size == 0:
-      continue
-    keys = [jax.tree_util.keystr((k,), simple=True) for k in path] or ['state']
-    node = nested
-    for key in keys[:-1]:
-      node = node.setdefault(key, {})
-    node[keys[-1]] = leaf
-  return nested
+    if leaf.size:
+      keys = (jax.tree_util.keystr((k,), simple=True) for k in path)
+      flat[tuple(keys) or ('state',)] = leaf
+  return traverse_util.unflatten_dict(flat)
 
 
 def _read_arrays(
@@ -217,13 +185,16 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
         started: list[orbax_future.Future] = []
         for value, info, arg in requests[first : first + _AT_ONCE]:
           started += await start([value], [info], [arg])
-        _wait_for_all(started)
+        errors = []
+        for future in started:
+          try:
+            future.result()
+          except Exception as error:
+            errors.append(error)
+        if errors:
+          raise errors[0]
 
-    return [
-        orbax_future.CommitFutureAwaitingContractedSignals(
-            write(), name='arrays'
-        )
-    ]
+    return _in_background(write(), 'arrays')
 
   async def deserialize(self, infos, args=None):
     read = super().deserialize
@@ -238,34 +209,21 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
     return [array for (array,) in results]
 
 
-def _wait_for_all(futures: list[orbax_future.Future]) -> None:
-  """Waits until all are done, then raises the first error."""
-  errors = []
-  for future in futures:
-    try:
-      future.result()
-    except Exception as error:
-      errors.append(error)
-  if errors:
-    raise errors[0]
+def _in_background(write, name: str) -> list[orbax_future.Future]:
+  future = orbax_future.CommitFutureAwaitingContractedSignals(write, name=name)
+  return [future]
 
 
 class _RecordHandler(ocp.AsyncCheckpointHandler):
   """Computes and writes the record in the background."""
 
-  async def async_save(
-      self, directory, args
-  ) -> list[orbax_future.Future] | None:
+  async def async_save(self, directory, args):
     async def write():
       if jax.process_index() == 0:
         record = checksums.make_record(args.leaves, args.metrics)
         checksums.write_record(directory, record)
 
-    return [
-        orbax_future.CommitFutureAwaitingContractedSignals(
-            write(), name='record'
-        )
-    ]
+    return _in_background(write(), 'record')
 
   def save(self, directory, args):
     raise NotImplementedError('records are saved by async_save.')
@@ -274,9 +232,7 @@ class _RecordHandler(ocp.AsyncCheckpointHandler):
     return checksums.read_record(directory)
 
 
-@ocp.args.register_with_handler(
-    _RecordHandler, for_save=True, for_restore=True
-)
+@ocp.args.register_with_handler(_RecordHandler, for_save=True, for_restore=True)
 @dataclasses.dataclass
 class _SaveRecord(ocp.args.CheckpointArgs):
   leaves: Mapping[str, np.ndarray]

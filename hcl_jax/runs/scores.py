@@ -47,17 +47,10 @@ def kinds(scores: Mapping[str, Any]) -> dict[str, Kind]:
   return {name: x.kind for name, x in of_numbers(scores).items()}
 
 
-def with_kinds(
-    scores: Mapping[str, Any], kinds: Mapping[str, Kind]
-) -> Scores:
+def with_kinds(scores: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Scores:
   """Returns scores that were read from a file with their kinds.
 
-  Args:
-    scores: numbers and details by name.
-    kinds: by name. Files of 0.1.0 have none; there the name tells.
-
-  Returns:
-    The scores.
+  Files of 0.1.0 have no kinds; there the name tells.
   """
   return {
       name: Score(x, kinds.get(name) or _kind_in_0_1(name))

@@ -69,18 +69,13 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
   """Locks a directory, so that no other process trains in it.
 
   The lock ends with the block, or with the process, however that ends. Where
-  the file system has no locks there is a warning instead.
-
-  Args:
-    workdir: made if it does not exist.
-
-  Yields:
-    Nothing.
+  the file system has no locks there is a warning instead. The directory is made
+  if it does not exist.
 
   Raises:
     WorkdirError: another process has the lock, or it cannot be written.
   """
-  workdir = _absolute(workdir)
+  workdir = _local(workdir).absolute()
   with _writing(workdir):
     _refuse_a_file(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -132,7 +127,7 @@ def open_run(
     ConfigMismatch: another configuration is there; nothing was written.
     WorkdirError: the directory, or the configuration there, cannot be used.
   """
-  workdir = _absolute(workdir)
+  workdir = _local(workdir).absolute()
   _refuse_a_file(workdir)
   new = _plain('config', config.to_dict())
   if _FORMAT_FIELD in new:
@@ -158,18 +153,12 @@ def open_run(
 
 
 def find_run(workdir: str | os.PathLike) -> pathlib.Path:
-  """Finds the directory of a run that this or another process began.
-
-  Args:
-    workdir: the directory.
-
-  Returns:
-    Its absolute path.
+  """Returns the absolute path of a run that this or another process began.
 
   Raises:
     WorkdirError: the run is not there.
   """
-  workdir = _absolute(workdir)
+  workdir = _local(workdir).absolute()
   if not (workdir / _CONFIG).is_file():
     raise WorkdirError(
         f'workdir must be a directory that all processes see, but process '
@@ -179,13 +168,7 @@ def find_run(workdir: str | os.PathLike) -> pathlib.Path:
 
 
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
-  """Reads the configuration of a run.
-
-  Args:
-    workdir: directory of the run.
-
-  Returns:
-    The configuration; sequences come back as tuples.
+  """Reads the configuration of a run; sequences come back as tuples.
 
   Raises:
     FileNotFoundError: there is no run.
@@ -210,10 +193,6 @@ def _local(workdir: str | os.PathLike) -> pathlib.Path:
   return pathlib.Path(workdir)
 
 
-def _absolute(workdir: str | os.PathLike) -> pathlib.Path:
-  return _local(workdir).absolute()
-
-
 @contextlib.contextmanager
 def _writing(workdir: pathlib.Path) -> Iterator[None]:
   """Raises a WorkdirError for an OSError of the block."""
@@ -236,7 +215,12 @@ def _changes(
   """Compares a configuration with that of the run in the directory, if any."""
   saved = _read_config(workdir)
   if saved is not None:
-    return _differences(_flat(saved), _flat(new))
+    old, new = _flat(saved), _flat(new)
+    return {
+        name: (old.get(name, _ABSENT), new.get(name, _ABSENT))
+        for name in sorted(old.keys() | new.keys())
+        if name not in old or name not in new or not _same(old[name], new[name])
+    }
   checkpoints = workdir / _CHECKPOINTS
   if checkpoints.is_dir() and any(checkpoints.iterdir()):
     raise WorkdirError(
@@ -256,11 +240,7 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
     raise WorkdirError(f'{path} cannot be read: {error}.') from error
   if not isinstance(saved, dict):
     raise WorkdirError(f'{path} cannot be read: it is not a JSON object.')
-  _check_format(path, saved.pop(_FORMAT_FIELD, _FORMAT))
-  return saved
-
-
-def _check_format(path: pathlib.Path, found: Any) -> None:
+  found = saved.pop(_FORMAT_FIELD, _FORMAT)
   if not isinstance(found, int) or isinstance(found, bool) or found < 1:
     raise WorkdirError(
         f'{path} cannot be read: its {_FORMAT_FIELD} is {found!r}, and not a '
@@ -271,6 +251,7 @@ def _check_format(path: pathlib.Path, found: Any) -> None:
         f'{path} has format {found}, but hcl_jax {hcl_jax.__version__} knows '
         f'formats up to {_FORMAT}; upgrade hcl_jax to use this directory.'
     )
+  return saved
 
 
 def _read_history(workdir: pathlib.Path) -> list[Any]:
@@ -351,16 +332,6 @@ def _flat(value: Any, name: str = '') -> dict[str, Any]:
       full: leaf
       for key, child in value.items()
       for full, leaf in _flat(child, f'{name}.{key}' if name else key).items()
-  }
-
-
-def _differences(
-    old: Mapping[str, Any], new: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-  return {
-      name: (old.get(name, _ABSENT), new.get(name, _ABSENT))
-      for name in sorted(old.keys() | new.keys())
-      if name not in old or name not in new or not _same(old[name], new[name])
   }
 
 

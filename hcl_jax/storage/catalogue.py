@@ -9,7 +9,6 @@ Pillow and Python's own functions. It also makes a download without a network
 fail in seconds; tfds itself tries for minutes.
 """
 
-from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import glob
@@ -91,11 +90,7 @@ def download_and_prepare(builder: Any) -> None:
 
 @contextlib.contextmanager
 def announced(text: str) -> Iterator[None]:
-  """Prints a line in place of what tfds says of downloads.
-
-  Args:
-    text: what is done inside the context, where nothing is downloaded.
-  """
+  """Prints a line in place of what tfds says of downloads; there are none."""
   print(text)
   with contextlib.redirect_stdout(io.StringIO()):
     yield
@@ -140,12 +135,10 @@ def _default_config(builder: Any) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def _replaced(
-    owner: Any, name: str, make: Callable[[Any], Any]
-) -> Iterator[None]:
-  """Puts ``make(function)`` in the place of a function."""
+def _replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
+  """Puts another function in the place of one."""
   function = getattr(owner, name)
-  setattr(owner, name, make(function))
+  setattr(owner, name, other)
   try:
     yield
   finally:
@@ -157,19 +150,15 @@ def _offline_errors() -> Iterator[None]:
   """Raises OfflineError where a host that is asked for does not answer."""
   from requests import adapters
 
-  def checked_send(send):
-    def checked(adapter, request, **kwargs):
-      _check_reachable(request.url)
-      return send(adapter, request, **kwargs)
+  send, urlopen = adapters.HTTPAdapter.send, urllib.request.urlopen
 
-    return checked
+  def checked_send(adapter, request, **kwargs):
+    _check_reachable(request.url)
+    return send(adapter, request, **kwargs)
 
-  def checked_open(urlopen):
-    def checked(url, **kwargs):
-      _check_reachable(url)
-      return urlopen(url, **kwargs)
-
-    return checked
+  def checked_open(url, **kwargs):
+    _check_reachable(url)
+    return urlopen(url, **kwargs)
 
   with (
       _replaced(adapters.HTTPAdapter, 'send', checked_send),
@@ -184,15 +173,11 @@ def _check_reachable(url: str) -> None:
   parts = urllib.parse.urlsplit(proxy or url)
   if not parts.hostname:
     return
-  port = parts.port or _PORTS.get(parts.scheme, 80)
+  host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme, 80)
   try:
-    socket.create_connection(
-        (parts.hostname, port), timeout=_TIMEOUT_SECONDS
-    ).close()
+    socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS).close()
   except OSError as error:
-    raise OfflineError(f'{parts.hostname} cannot be reached ({error})') from (
-        error
-    )
+    raise OfflineError(f'{host} cannot be reached ({error})') from error
 
 
 @contextlib.contextmanager
@@ -210,20 +195,17 @@ def _without_tensorflow() -> Iterator[None]:
     assert tfds.core.lazy_imports_utils.tensorflow.io
   finally:
     del sys.modules['tensorflow']
-  with _replaced(tfds.features.Image, 'encode_example', _through_pillow):
-    yield
-
-
-def _through_pillow(encode: Callable[..., Any]) -> Callable[..., Any]:
-  """Encodes arrays as Pillow images, for which tfds needs no TensorFlow."""
+  encode = tfds.features.Image.encode_example
 
   def encode_example(feature, image):
+    # tfds needs no TensorFlow to encode Pillow's images.
     if isinstance(image, np.ndarray) and image.dtype == np.uint8:
       is_gray = image.shape[-1] == 1
       image = Image.fromarray(image[..., 0] if is_gray else image)
     return encode(feature, image)
 
-  return encode_example
+  with _replaced(tfds.features.Image, 'encode_example', encode_example):
+    yield
 
 
 def _as_text(value: str | bytes) -> str:
@@ -261,6 +243,4 @@ class _FileFunctions(types.ModuleType):
   errors = types.SimpleNamespace(UnimplementedError=_UnimplementedError)
 
   def __getattr__(self, name: str) -> Any:
-    raise ModuleNotFoundError(
-        f'tf.{name} needs TensorFlow.', name='tensorflow'
-    )
+    raise ModuleNotFoundError(f'tf.{name} needs TensorFlow.', name='tensorflow')

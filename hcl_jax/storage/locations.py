@@ -26,12 +26,7 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 def check_local(name: str, path: str | os.PathLike) -> None:
-  """Raises a ValueError if a path has a scheme, such as ``gs://``.
-
-  Args:
-    name: name of the argument, for the message.
-    path: value of the argument.
-  """
+  """Raises a ValueError if an argument is a path with a scheme."""
   if is_remote(path):
     raise ValueError(f'{name} is {os.fspath(path)}: {LOCAL_ONLY}')
 
@@ -90,10 +85,7 @@ def require(
 ) -> pathlib.Path:
   """Returns the folder of a prepared data set.
 
-  Args:
-    name: as :func:`find` takes it.
-    directory: what :func:`data_dir` gives.
-    source: a flag that the command to prepare it needs, such as ``--text``.
+  ``source`` is a flag that the command to prepare it needs, as ``--text``.
 
   Raises:
     FileNotFoundError: it is not prepared; the message says how to.

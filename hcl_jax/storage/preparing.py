@@ -82,13 +82,8 @@ def read_options(
 ) -> dict[str, Any]:
   """Returns a value for each flag of a room; refuses flags of others.
 
-  A flag that has its default, or '' for None, counts as not given.
-
-  Args:
-    dataset: name of the data set.
-    room: its room.
-    rooms: all rooms.
-    given: values of flags of any room.
+  A flag that has its default, or '' for None, counts as not given; those given
+  may be of any room.
 
   Raises:
     TypeError: there is no such flag.

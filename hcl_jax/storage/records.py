@@ -62,76 +62,54 @@ class Records:
   def images(self, indices: Sequence[int]) -> np.ndarray:
     """Reads images, uint8 ``[len(indices), height, width, 3]``."""
     images = np.empty((len(indices), *self.image_shape), np.uint8)
-    for i, image in enumerate(self._decode(indices)):
-      images[i] = image
+    self._read_images(indices, images)
     return images
 
   def all_images(self) -> tuple[np.ndarray, np.ndarray]:
     """Reads all images, uint8 ``[n, height, width, 3]``, and labels."""
     shape = len(self), *self.image_shape
-    images = self._cached('images', shape, self._decode_all)
+    images = self._cached('images', shape, np.uint8, self._read_images)
     return images, self.all_labels()
 
   def all_labels(self) -> np.ndarray:
     """Reads all labels, int32 ``[n]``, -1 for none."""
-    label = self._label
-    if not label:
+    if not self._label:
       return np.full(len(self), -1, np.int32)
-    return self._cached(
-        'labels', (len(self),), lambda: self._read_all_labels(label)
-    )
+    shape = (len(self),)
+    return self._cached('labels', shape, np.int32, self._read_labels)
 
-  def _decode_all(self) -> np.ndarray:
-    images = np.empty((len(self), *self.image_shape), np.uint8)
-
-    def read(rows):
-      for row, image in zip(rows, self._decode(rows), strict=True):
-        images[row] = image
-
-    self._map_chunks(read)
-    return images
-
-  def _read_all_labels(self, label: str) -> np.ndarray:
-    labels = np.empty(len(self), np.int32)
-
-    def read(rows):
-      labels[rows] = [record[label] for record in self._read(rows)]
-
-    self._map_chunks(read)
-    return labels
-
-  def _cached(
-      self, kind: str, shape: tuple[int, ...], compute: Callable[[], np.ndarray]
-  ) -> np.ndarray:
-    """Returns compute(), kept in a file unless the split is a part of one."""
-    if '[' in self._split:
-      return compute()
-    path = self._directory / _CACHE / f'{self._split}_{kind}.npz'
-    array = _load(path)
-    if array is None or array.shape != shape:
-      array = compute()
-      _save(path, array)
-    return array
-
-  def _read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-    return self._source.__getitems__(indices)
-
-  def _decode(self, indices: Sequence[int]) -> Iterator[np.ndarray]:
-    for record in self._read(indices):
+  def _read_images(self, rows: Sequence[int], out: np.ndarray) -> None:
+    for i, record in enumerate(self._source.__getitems__(rows)):
       try:
-        yield _decode(record[self._image])
+        image = _decode(record[self._image])
       except (OSError, ValueError, SyntaxError) as error:
         raise _damaged(self._directory, self._directory, error) from error
+      out[i] = image
 
-  def _map_chunks(self, read: Callable[[range], None]) -> None:
+  def _read_labels(self, rows: Sequence[int], out: np.ndarray) -> None:
+    records = self._source.__getitems__(rows)
+    out[:] = [record[self._label] for record in records]
+
+  def _cached(self, kind, shape, dtype, read) -> np.ndarray:
+    """Reads all rows, kept in a file unless the split is a part of one."""
+    is_whole = '[' not in self._split
+    path = self._directory / _CACHE / f'{self._split}_{kind}.npz'
+    array = _load(path) if is_whole else None
+    if array is not None and array.shape == shape:
+      return array
+    array = np.empty(shape, dtype)
     Image.preinit()  # Not safe to be left to the threads.
     chunks = [
         range(first, min(first + _CHUNK, len(self)))
         for first in range(0, len(self), _CHUNK)
     ]
+    parts = [array[rows.start : rows.stop] for rows in chunks]
     with futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-      for _ in pool.map(read, chunks):
+      for _ in pool.map(read, chunks, parts):
         pass
+    if is_whole:
+      _save(path, array)
+    return array
 
 
 def map_ahead(

@@ -36,10 +36,7 @@ def check(
 ) -> None:
   """Raises ValueError unless a data set was prepared from this source.
 
-  Args:
-    dataset: name of the data set.
-    directory: where it is prepared.
-    asked: the source, as :func:`measure` describes it.
+  ``asked`` is the source as :func:`measure` describes it.
   """
   remedy = (
       'Choose another name with --dataset=NAME; or give --dataset alone to use '

@@ -23,8 +23,7 @@ _OPENERS = {'.gz': gzip.open, '.xz': lzma.open}
 def read_lines(path: pathlib.Path) -> Iterator[str]:
   """Yields the lines of a text in UTF-8, without their ends.
 
-  Args:
-    path: a file; compressed if it ends in ``.gz`` or ``.xz``.
+  The file is compressed if its name ends in ``.gz`` or ``.xz``.
 
   Raises:
     FileNotFoundError: there is no such file.
@@ -68,15 +67,10 @@ def read_old_text(path: pathlib.Path) -> str:
 def read_all(
     file: BinaryIO, name: str | os.PathLike, *, declared: int = 0
 ) -> bytes:
-  """Reads the content of an open file.
-
-  Args:
-    file: the file to read.
-    name: name of the file, for errors.
-    declared: the size that an archive gives for it.
+  """Reads the content of an open file; ``name`` is for errors.
 
   Raises:
-    ValueError: it is too large, or declared to be.
+    ValueError: it is too large, or declared to be by its archive.
   """
   most = _limit(_MAX_GIB_AT_ONCE)
   content = bytearray()

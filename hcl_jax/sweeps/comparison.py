@@ -27,10 +27,7 @@ def compare(
 ) -> dict[str, scores_lib.Scores]:
   """Trains each variant of ``config.compare`` into its own sub-folder.
 
-  Args:
-    experiment: its configuration names the variants; beta and tau_plus in it
-      are those of the hard one.
-    workdir: directory of the comparison.
+  Beta and tau_plus of the experiment are those of the hard variant.
 
   Returns:
     Scores of what has learned nothing, as the room has it, and of each

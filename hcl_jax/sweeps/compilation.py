@@ -21,14 +21,9 @@ def shared(workdir: pathlib.Path) -> Iterator[None]:
   """Keeps programs in a folder, for this process and those that it starts.
 
   Runs that differ in nothing but hyperparameters, which are arguments of their
-  steps, then find what another one has compiled.
-
-  Args:
-    workdir: where the folder is made, and removed at the end; locked before.
-      Nothing is done where JAX has been given a folder already.
-
-  Yields:
-    Nothing.
+  steps, then find what another one has compiled. The folder is made in the
+  workdir, which is locked, and removed at the end. Nothing is done where JAX
+  has been given a folder already.
   """
   if getattr(jax.config, _FOLDER) is not None:
     yield

@@ -56,14 +56,7 @@ class Run(NamedTuple):
 def read_fields(
     config: ml_collections.ConfigDict, arguments: Sequence[str]
 ) -> dict[str, tuple[Any, ...]]:
-  """Reads what to sweep: ``config.sweep``, which flags overrule.
-
-  Args:
-    config: has the fields and, if it likes, a ``sweep`` with values of some.
-    arguments: each ``'--sweep.FIELD=values'``.
-
-  Returns:
-    The values, by the name of the field.
+  """Reads values of fields to sweep: ``config.sweep``, which flags overrule.
 
   Raises:
     ValueError: values do not fit their field, or there are none at all.
@@ -76,27 +69,23 @@ def read_fields(
   return fields
 
 
-def read_config(
-    config: ml_collections.ConfigDict,
-) -> dict[str, tuple[Any, ...]]:
-  """Reads values of fields that the configuration itself gives.
+def read_config(config: fields_lib.Config) -> dict[str, tuple[Any, ...]]:
+  """Reads values of fields that the configuration itself gives, if any.
 
-  Args:
-    config: ``config.sweep.loss.beta`` has the values of ``config.loss.beta``,
-      and so on. There need not be any.
-
-  Returns:
-    The values, by the name of the field.
+  ``config.sweep.loss.beta`` has the values of ``config.loss.beta``, and so on.
 
   Raises:
     ValueError: there is no such field, or values do not fit it.
   """
-  sweep = config.get('sweep', ml_collections.ConfigDict())
+  sweep = config.get('sweep') or ml_collections.ConfigDict()
   fields = {}
   for field, values in fields_lib.flatten(sweep).items():
     name = f'config.sweep.{field}'
     kind = _scalar_type(config, field, name)
-    if not isinstance(values, tuple) or not all(_fits(kind, x) for x in values):
+    kinds = (int, float) if kind is float else (kind,)
+    if not isinstance(values, tuple) or any(
+        type(x) not in kinds for x in values
+    ):
       raise ValueError(
           f'{name} must be a tuple of {_WISHES[kind]}, got {values!r}.'
       )
@@ -108,14 +97,7 @@ def read_config(
 def read_flags(
     config: ml_collections.ConfigDict, arguments: Sequence[str]
 ) -> dict[str, tuple[Any, ...]]:
-  """Reads values of fields that flags of a command give.
-
-  Args:
-    config: has the fields.
-    arguments: each ``'--sweep.FIELD=values'``.
-
-  Returns:
-    The values, by the name of the field.
+  """Reads values of fields that flags, ``'--sweep.FIELD=values'``, give.
 
   Raises:
     ValueError: an argument is something else, or its values do not fit.
@@ -136,15 +118,9 @@ def read_flags(
 def read_values(
     config: ml_collections.ConfigDict, field: str, text: str
 ) -> tuple[Any, ...]:
-  """Reads values of a field, as written in a flag.
+  """Reads values of a field, between commas, as values of its type.
 
-  Args:
-    config: has the field.
-    field: its dotted name.
-    text: values between commas; ``a:b`` stands for a, a + 1, ..., b - 1.
-
-  Returns:
-    Values of the type of the field.
+  In the text ``a:b`` stands for a, a + 1, ..., b - 1.
 
   Raises:
     ValueError: there is no such field, or the text does not fit it.
@@ -172,14 +148,9 @@ def read_values(
 def expand(
     config: ml_collections.ConfigDict, fields: Mapping[str, Sequence[Any]]
 ) -> list[Run]:
-  """Returns all combinations, the last field changing fastest.
+  """Returns all combinations of values, the last field changing fastest.
 
-  Args:
-    config: what the runs have in common; ``sweep`` is not theirs.
-    fields: values by the name of the field.
-
-  Returns:
-    The runs; the configuration of each has been checked.
+  The configuration of each has been checked, and has no ``sweep``.
   """
   count = math.prod(map(len, fields.values()))
   if count > _MAX_RUNS:
@@ -201,20 +172,14 @@ def groups(runs: Sequence[Run]) -> list[list[Run]]:
   """Groups runs that share programs, in the order of the first ones."""
   found = {}
   for run in runs:
-    found.setdefault(_not_traced(run), []).append(run)
+    not_traced = tuple(
+        (k, x) for k, x in run.values.items() if k not in config_lib.TRACED
+    )
+    found.setdefault(not_traced, []).append(run)
   return list(found.values())
 
 
-def _not_traced(run):
-  """Returns names and values of swept fields that are not in ``TRACED``."""
-  return tuple(
-      (k, x) for k, x in run.values.items() if k not in config_lib.TRACED
-  )
-
-
-def without_sweep(
-    config: ml_collections.ConfigDict,
-) -> ml_collections.ConfigDict:
+def without_sweep(config: fields_lib.Config) -> fields_lib.Config:
   """Copies a configuration without what it has to sweep."""
   copy = config.copy_and_resolve_references()
   with copy.unlocked():
@@ -238,10 +203,6 @@ def _scalar_type(config, field, name):
         f'field holds a {kind.__name__}.'
     )
   return kind
-
-
-def _fits(kind, value):
-  return type(value) in ((int, float) if kind is float else (kind,))
 
 
 def _check_values(name, values):

@@ -30,7 +30,6 @@ from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import slots
-from hcl_jax.training import finite
 from hcl_jax.training import loop
 
 _POLL_SECONDS = 0.5
@@ -63,24 +62,6 @@ def check(num_processes: int) -> None:
     )
 
 
-def train_run(job: slots.Job) -> slots.Result:
-  """Trains a run of a sweep.
-
-  Args:
-    job: the run and its folder; resumed if it holds this run.
-
-  Returns:
-    The ``scores``, or the ``failure`` of a run whose loss or gradient was not
-    finite.
-  """
-  try:
-    experiment = domains.make_experiment(job.run.config)
-    scores = loop.train(experiment, job.folder, label=job.run.label)
-    return {'scores': scores}
-  except finite.NonFiniteError as error:
-    return {'failure': str(error)}
-
-
 def train(
     jobs: Sequence[slots.Job],
     num_processes: int,
@@ -99,7 +80,7 @@ def train(
     show: gets the lines of all processes.
 
   Yields:
-    Runs in the order in which they end, with results as of :func:`train_run`.
+    Runs in the order in which they end, each with its result.
   """
   waiting = collections.deque(jobs)
   shares = _shares_of_cores(num_processes)
@@ -202,7 +183,8 @@ def _work(sender, job) -> None:
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   sys.stderr = _Lines(sender)
   try:
-    message = 'result', train_run(job)
+    experiment = domains.make_experiment(job.run.config)
+    message = 'result', slots.train_one(experiment, job)
   except Exception as error:
     message = 'error', _plain(error)
   _send(sender, message)

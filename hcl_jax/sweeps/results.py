@@ -41,10 +41,6 @@ class SweepResults:
 
   A run has a file of its own, written whole when it is finished, so a sweep
   that is stopped has lost no finished one.
-
-  Args:
-    workdir: directory of the sweep.
-    runs: all of them.
   """
 
   def __init__(self, workdir: pathlib.Path, runs: Sequence[grid.Run]):
@@ -68,12 +64,7 @@ class SweepResults:
     return self._folder / run.name
 
   def add(self, run: grid.Run, result: Mapping[str, Any]) -> None:
-    """Writes a finished run.
-
-    Args:
-      run: the run.
-      result: ``scores``, or the ``failure`` of a run without any.
-    """
+    """Writes a finished run: ``scores``, or the ``failure`` of it."""
     record = {
         'values': run.values,
         'kinds': scores_lib.kinds(result.get('scores', {})),
@@ -99,9 +90,7 @@ class SweepResults:
   def write(self) -> None:
     """Writes ``results.csv`` and ``results.md`` of what is finished."""
     reporting.write_text(self._workdir / CSV, self.csv())
-    reporting.write_text(
-        self._workdir / 'results.md', self.markdown() + '\n'
-    )
+    reporting.write_text(self._workdir / 'results.md', self.markdown() + '\n')
 
   def csv(self) -> str:
     """Returns a line for each finished run: its number, values and scores."""
@@ -204,19 +193,13 @@ class _Sweep(NamedTuple):
 def read(workdirs: Sequence[str | os.PathLike]) -> Results:
   """Reads the results of one sweep, or of several that go together.
 
-  Args:
-    workdirs: directories of the sweeps.
-
-  Returns:
-    The results of all of them.
-
   Raises:
     FileNotFoundError: a directory holds no sweep, or nothing of it is finished.
     ValueError: a directory holds something else, or sweeps cannot be joined.
   """
   sweeps = [_read_sweep(pathlib.Path(workdir)) for workdir in workdirs]
-  fields = _swept_fields(sweeps) | _different_fields(sweeps)
-  fields |= dict.fromkeys([_DATA_SET])
+  swept = [x for sweep in sweeps for run in sweep.runs for x in run.values]
+  fields = dict.fromkeys([*swept, *_different_fields(sweeps), _DATA_SET])
   runs = {}
   for sweep in sweeps:
     for run in sweep.runs:
@@ -278,13 +261,9 @@ def _read_runs(workdir, config) -> Iterator[_Run]:
       raise ValueError(
           f'{path} must have values of swept fields, got {values!r}.'
       )
-    yield _Run(
-        values,
-        scores_lib.of_numbers(result['scores']),
-        _read_curve(
-            path.with_suffix(''), fields_lib.with_values(config, values)
-        ),
-    )
+    config_of_run = fields_lib.with_values(config, values)
+    curve = _read_curve(path.with_suffix(''), config_of_run)
+    yield _Run(values, scores_lib.of_numbers(result['scores']), curve)
 
 
 def _read_curve(folder, config):
@@ -303,12 +282,6 @@ def _read_curve(folder, config):
   return share * config.train.epochs, np.array([by_step[x] for x in steps])
 
 
-def _swept_fields(sweeps):
-  return dict.fromkeys(
-      field for sweep in sweeps for run in sweep.runs for field in run.values
-  )
-
-
 def _different_fields(sweeps):
   """Returns fields that configurations differ in, swept or not."""
   first, *others = sweeps
@@ -320,9 +293,9 @@ def _different_fields(sweeps):
           f'{first.workdir} and {sweep.workdir} cannot be joined: only one has '
           f'a field {min(odd)}.'
       )
-  return dict.fromkeys(
+  return [
       name
       for name in names
       if name not in config_lib.SWEEP_MAY_CHANGE
       and len({fields_lib.get(sweep.config, name) for sweep in sweeps}) > 1
-  )
+  ]

@@ -47,6 +47,22 @@ def default_per_device(num_runs: int, num_devices: int) -> int:
   return -(-num_runs // num_devices)
 
 
+def train_one(
+    experiment: experiment_lib.Experiment, job: Job, **options: Any
+) -> Result:
+  """Trains a run by itself, with options of ``loop.train``.
+
+  Returns:
+    The ``scores``, or the ``failure`` of a run whose loss or gradient was not
+    finite.
+  """
+  try:
+    scores = loop.train(experiment, job.folder, label=job.run.label, **options)
+    return {'scores': scores}
+  except finite.NonFiniteError as error:
+    return {'failure': str(error)}
+
+
 def train(
     jobs: Sequence[Job],
     first: experiment_lib.Experiment,
@@ -73,8 +89,7 @@ def train(
     progress: counts the steps of all runs; None: each run has its own.
 
   Yields:
-    Runs in the order in which they end, each with its ``scores``, or with the
-    ``failure`` of a loss or gradient that was not finite.
+    Runs in the order in which they end, with results as of :func:`train_one`.
 
   Raises:
     Exception: of a run that could not go on, after the others have left.
@@ -166,11 +181,12 @@ class _Slot:
         )
         for job in jobs
     ]
+    results = None
     if len(jobs) > 1 and len({*map(_shapes, experiments)}) == 1:
-      yield from self._train_stacked(jobs, experiments)
-    else:
-      for job, experiment in zip(jobs, experiments, strict=True):
-        yield job.run, self._train_alone(job, experiment)
+      results = self._train_stacked(jobs, experiments)
+    if results is None:
+      results = map(self._train_alone, jobs, experiments)
+    yield from zip([job.run for job in jobs], results, strict=True)
 
   def _progress(self, job):
     if self._shown is None:
@@ -178,20 +194,16 @@ class _Slot:
     return _RunProgress(self._shown, job.run.label)
 
   def _train_alone(self, job, experiment) -> Result:
-    try:
-      scores = loop.train(
-          experiment,
-          job.folder,
-          label=job.run.label,
-          programs=self._programs,
-          progress=self._progress(job),
-          **self._shared,
-      )
-      return {'scores': scores}
-    except finite.NonFiniteError as error:
-      return {'failure': str(error)}
+    return train_one(
+        experiment,
+        job,
+        programs=self._programs,
+        progress=self._progress(job),
+        **self._shared,
+    )
 
-  def _train_stacked(self, jobs, experiments):
+  def _train_stacked(self, jobs, experiments) -> list[Result] | None:
+    """Trains runs together; returns None if they do not begin together."""
     with contextlib.ExitStack() as stack:
       runs = [
           stack.enter_context(
@@ -206,23 +218,19 @@ class _Slot:
           )
           for job, experiment in zip(jobs, experiments, strict=True)
       ]
-      together = len({run.first_step for run in runs}) == 1
-      if together:
-        failures = {}
-        states = self._take_steps(runs, experiments, failures)
+      if len({run.first_step for run in runs}) > 1:
+        return None
+      failures = {}
+      states = self._take_steps(runs, experiments, failures)
 
-        def finish(i):
-          if i in failures:
-            return {'failure': failures[i]}
-          with cross_validation.shared_pool(joblib.cpu_count()):
-            return {'scores': runs[i].finish(_entry(states, i))}
+      def finish(i):
+        if i in failures:
+          return {'failure': failures[i]}
+        with cross_validation.shared_pool(joblib.cpu_count()):
+          return {'scores': runs[i].finish(_entry(states, i))}
 
-        with futures.ThreadPoolExecutor(joblib.cpu_count()) as pool:
-          finished = list(pool.map(finish, range(len(runs))))
-        yield from zip([job.run for job in jobs], finished, strict=True)
-    if not together:
-      for job, experiment in zip(jobs, experiments, strict=True):
-        yield job.run, self._train_alone(job, experiment)
+      with futures.ThreadPoolExecutor(joblib.cpu_count()) as pool:
+        return list(pool.map(finish, range(len(runs))))
 
   def _take_steps(self, runs, experiments, failures):
     """Returns the stacked states of the end; notes which runs failed."""

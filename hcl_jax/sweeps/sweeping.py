@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import os
-import pathlib
 import sys
 from typing import Any
 
@@ -88,40 +87,31 @@ class Sweep:
   def run(self, workdir: str | os.PathLike) -> results_lib.SweepResults:
     """Trains and evaluates the runs that are not finished yet.
 
-    Args:
-      workdir: directory of the sweep; everything is written there.
-
-    Returns:
-      The results of all runs.
+    Everything is written to the workdir.
 
     Raises:
       workdir.ConfigMismatch: the directory holds another sweep, or a run.
       loop.Interrupted: SIGTERM or Ctrl-C came; finished runs are saved.
     """
     with workdir_lib.lock(workdir):
-      return self._run(
-          workdir_lib.open_run(
-              workdir,
-              self._record(),
-              may_change=config_lib.SWEEP_MAY_CHANGE,
-              may_appear=config_lib.MAY_APPEAR,
-          )
+      folder = workdir_lib.open_run(
+          workdir,
+          self._record(),
+          may_change=config_lib.SWEEP_MAY_CHANGE,
+          may_appear=config_lib.MAY_APPEAR,
       )
-
-  def _run(self, workdir):
-    workdir = pathlib.Path(workdir)
-    results = results_lib.SweepResults(workdir, self.runs)
-    with interruption_lib.Interruption() as interruption:
-      try:
-        for run, result in self._finished(workdir, results, interruption):
-          results.add(run, result)
-          results.write()
-      except loop.Interrupted as stop:
-        raise self._interrupted(results) from stop
-      if interruption.requested and len(results) < len(self.runs):
-        raise self._interrupted(results)
-    results.write()
-    return results
+      results = results_lib.SweepResults(folder, self.runs)
+      with interruption_lib.Interruption() as interruption:
+        try:
+          for run, result in self._finished(folder, results, interruption):
+            results.add(run, result)
+            results.write()
+        except loop.Interrupted as stop:
+          raise self._interrupted(results) from stop
+        if interruption.requested and len(results) < len(self.runs):
+          raise self._interrupted(results)
+      results.write()
+      return results
 
   def _finished(self, workdir, results, interruption):
     """Yields runs as they end, each with its result."""

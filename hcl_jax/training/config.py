@@ -50,13 +50,7 @@ def run_fields(
 ) -> dict[str, Field]:
   """Returns the fields at the top of a configuration.
 
-  Args:
-    domain: the room that the configuration is of.
-    tasks: its tasks, the default first.
-    seed: what the seed decides.
-
-  Returns:
-    Fields by name.
+  The first task is the default; ``seed`` says what the seed decides.
   """
   return {
       'domain': Field(domain, None, 'the room that defines the other fields'),
@@ -139,9 +133,7 @@ def train_fields(
   }
 
 
-def check(
-    config: fields_lib.Config, fields: fields_lib.Fields
-) -> None:
+def check(config: fields_lib.Config, fields: fields_lib.Fields) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
   if config.get('sweep'):
     raise ValueError(
@@ -158,9 +150,7 @@ def check(
     )
 
 
-def total_steps(
-    config: fields_lib.Config, steps_per_epoch: int
-) -> int:
+def total_steps(config: fields_lib.Config, steps_per_epoch: int) -> int:
   """Returns the length of a run in steps."""
   return config.train.steps or config.train.epochs * steps_per_epoch
 
@@ -168,16 +158,7 @@ def total_steps(
 def beta_schedule(
     config: fields_lib.Config, total_steps: int, steps_per_epoch: int
 ) -> schedules.Schedule:
-  """Makes beta as a function of the step.
-
-  Args:
-    config: ``config.loss``.
-    total_steps: length of the run.
-    steps_per_epoch: steps of an epoch.
-
-  Returns:
-    A function of the step.
-  """
+  """Makes beta of ``config.loss`` as a function of the step."""
   if config.annealing == 'constant':
     return schedules.constant(config.beta)
   if config.annealing == 'released':
@@ -188,17 +169,8 @@ def beta_schedule(
   )
 
 
-def hyperparameters(
-    config: fields_lib.Config,
-) -> dict[str, np.ndarray]:
-  """Returns the values of ``TRACED`` fields that are numbers, by name.
-
-  Args:
-    config: has the fields.
-
-  Returns:
-    Scalars, int32 the seed and float32 the others.
-  """
+def hyperparameters(config: fields_lib.Config) -> dict[str, np.ndarray]:
+  """Returns the values of ``TRACED`` fields by name, as scalars; not None."""
   values = {field: fields_lib.get(config, field) for field in TRACED}
   return {
       field: np.asarray(value, np.int32 if field == 'seed' else np.float32)
@@ -210,10 +182,8 @@ def hyperparameters(
 def set_variant(config: fields_lib.Config, variant: str) -> None:
   """Turns a hard configuration into a baseline: numbers, not another loss.
 
-  Args:
-    config: what to change.
-    variant: ``'hard'`` changes nothing, ``'debiased'`` sets beta to 0, and
-      ``'standard'`` tau_plus too.
+  ``'hard'`` changes nothing, ``'debiased'`` sets beta to 0, and ``'standard'``
+  tau_plus too.
   """
   if variant not in VARIANTS:
     raise ValueError(

@@ -27,9 +27,7 @@ from hcl_jax.training import task as task_lib
 Poll = Callable[[], None]
 # Yields names, as protocol/measure, and scores of a state, the main one first.
 # Some add details that are no scores, such as a list of folds.
-Evaluator = Callable[
-    [state_lib.TrainState, Poll], Iterable[tuple[str, Any]]
-]
+Evaluator = Callable[[state_lib.TrainState, Poll], Iterable[tuple[str, Any]]]
 
 
 class Programs(NamedTuple):
@@ -137,13 +135,14 @@ class Experiment:
     would be compiled to other rounding, and small differences grow.
     """
     create = jax.jit(lambda h: self.build(h).create_state(self.example))
+    devices = [self.device] if self.device else state_lib.all_devices()
     step = step_lib.make_step(
         self.build,
-        devices=None if self.device else state_lib.all_devices(),
+        devices=None if self.device else devices,
         microbatch_size=self.config.train.get('microbatch_size') or None,
         compiler_options=self.compiler_options,
     )
-    return Programs(lambda h: self._place(create(h)), step)
+    return Programs(lambda h: state_lib.replicate(create(h), devices), step)
 
   def create_state(self) -> state_lib.TrainState:
     """Creates the state before the first step."""
@@ -159,15 +158,9 @@ class Experiment:
       protocols: Sequence[str] | None = None,
       poll: Poll = lambda: None,
   ) -> scores_lib.Scores:
-    """Scores a state.
+    """Scores a state by protocols; None: those of the end of a run.
 
-    Args:
-      state: the state.
-      protocols: names of evaluators; None: those of the end of a run.
-      poll: called often; raises to leave.
-
-    Returns:
-      Scores by name.
+    ``poll`` is called often; it raises to leave.
     """
     scores = {}
     for protocol in self.protocols if protocols is None else protocols:
@@ -178,8 +171,3 @@ class Experiment:
     return optimizer_lib.learning_rate(
         config.optimizer, self.total_steps, self.steps_per_epoch
     )
-
-  def _place(self, state):
-    if self.device is None:
-      return state_lib.replicate(state, state_lib.all_devices())
-    return jax.device_put(state, state_lib.replicated([self.device]))

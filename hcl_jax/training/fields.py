@@ -8,6 +8,7 @@ from typing import Any
 from typing import NamedTuple
 from typing import TypeAlias
 
+from flax import traverse_util
 import ml_collections
 from ml_collections import config_dict
 
@@ -98,9 +99,7 @@ def integers(check: Check, wish: str, *, least: int = 0) -> Check:
 
 def or_none(check: Check) -> Check:
   """Accepts None too."""
-  return Check(
-      lambda x: x is None or check.holds(x), f'None or {check.wish}'
-  )
+  return Check(lambda x: x is None or check.holds(x), f'None or {check.wish}')
 
 
 COUNT, COUNT_OR_ZERO = number(1), number(0)
@@ -123,23 +122,21 @@ def check(config: Config, fields: Fields) -> None:
     if field.check is None:
       continue
     value = get(config, name)
-    if not _holds(field.check, value):
+    try:
+      is_valid = field.check.holds(value)
+    except (TypeError, OverflowError):  # of another kind altogether
+      is_valid = False
+    if not is_valid:
       raise ValueError(
           f'config.{name} must be {field.check.wish}, got {value!r}.'
       )
 
 
-def fill(
-    config: Config, fields: Fields, path: str = 'config'
-) -> None:
+def fill(config: Config, fields: Fields, path: str = 'config') -> None:
   """Gives the configuration of an older run the fields it was made without.
 
-  The default of a new field says what runs were before there was one.
-
-  Args:
-    config: what to fill.
-    fields: what it ought to have.
-    path: of the configuration, for messages.
+  The default of a new field says what runs were before there was one; ``path``
+  is that of the configuration, for messages.
 
   Raises:
     ValueError: it is not the configuration of a run.
@@ -177,32 +174,16 @@ def get(config: Config, field: str) -> Any:
   return config
 
 
-def flatten(
-    config: Config, prefix: str = ''
-) -> dict[str, Any]:
+def flatten(config: Config) -> dict[str, Any]:
   """Returns the values of all fields by dotted name, in their order."""
-  values = {}
-  for name in config:
-    value = config[name]
-    if isinstance(value, ml_collections.ConfigDict):
-      values |= flatten(value, f'{prefix}{name}.')
-    else:
-      values[prefix + name] = value
-  return values
+  return traverse_util.flatten_dict(config.to_dict(), sep='.')
 
 
-def with_values(
-    config: Config, values: Mapping[str, Any]
-) -> Config:
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
   """Returns a copy with some fields set, to traced values or others."""
   copy = config.copy_and_resolve_references()
   with copy.ignore_type():
-    for field, value in values.items():
-      *path, name = field.split('.')
-      parent = copy
-      for part in path:
-        parent = parent[part]
-      parent[name] = value
+    copy.update_from_flattened_dict(values)
   return copy
 
 
@@ -213,10 +194,3 @@ def _default(field):
   if isinstance(field.default, config_dict.FieldReference):
     return config_dict.placeholder(field.default.get_type())
   return field.default
-
-
-def _holds(check, value):
-  try:
-    return check.holds(value)
-  except (TypeError, OverflowError):  # of another kind altogether
-    return False

@@ -24,11 +24,9 @@ class NonFiniteError(RuntimeError):
 class Watch:
   """Turns metrics on devices into numbers, and stops at those not finite.
 
-  The metrics of a step are the same in all processes, which stop together.
-
-  Args:
-    workdir: where the batch that failed is saved.
-    last_checkpoint: gives the last step saved, or None.
+  The metrics of a step are the same in all processes, which stop together. The
+  batch that failed is saved in the workdir. ``last_checkpoint`` gives the last
+  step saved, or None.
   """
 
   def __init__(self, workdir: pathlib.Path, last_checkpoint):
@@ -61,31 +59,23 @@ class Watch:
     if not bad:
       return
     path = self._workdir / f'not_finite_step_{step}.npz'
-    arrays = multihost_utils.process_allgather(_by_name(batch), tiled=True)
+    mine = {
+        jax.tree_util.keystr(keys, simple=True, separator='.'): np.asarray(x)
+        for keys, x in jax.tree_util.tree_leaves_with_path(batch)
+    }
+    arrays = multihost_utils.process_allgather(mine, tiled=True)
     if processes.is_first():
       np.savez_compressed(path, **arrays)
     last = self._last_checkpoint()
     saved = 'none was saved' if last is None else f'step {last}'
     what = ', '.join(f'{name}={values[name]}' for name in bad)
+    rows = ''
+    if 'index' in arrays:
+      first = [*map(str, arrays['index'][:8])]
+      first += ['...'] * (len(arrays['index']) > 8)
+      rows = f' (rows {", ".join(first)} of the training split)'
     raise NonFiniteError(
-        f'step {step} gave {what}. Its batch is in {path}'
-        f'{_describe_rows(arrays)}. Last good checkpoint: {saved}. A lower '
-        'learning rate, a warm-up or config.optimizer.clip_norm may help.'
+        f'step {step} gave {what}. Its batch is in {path}{rows}. Last good '
+        f'checkpoint: {saved}. A lower learning rate, a warm-up or '
+        'config.optimizer.clip_norm may help.'
     )
-
-
-def _by_name(batch: task_lib.Batch) -> dict[str, np.ndarray]:
-  """Returns the arrays of a batch by the path to each."""
-  return {
-      jax.tree_util.keystr(path, simple=True, separator='.'): np.asarray(x)
-      for path, x in jax.tree_util.tree_leaves_with_path(batch)
-  }
-
-
-def _describe_rows(arrays: dict[str, np.ndarray]) -> str:
-  """Returns the numbers of the first few rows, if they have numbers."""
-  if 'index' not in arrays:
-    return ''
-  index = arrays['index']
-  words = ', '.join(map(str, index[:8])) + (', ...' if len(index) > 8 else '')
-  return f' (rows {words} of the training split)'

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
 import contextlib
 import os
 import pathlib
@@ -111,7 +110,9 @@ def open_run(
 ) -> Iterator['Run']:
   """Opens the directory of a run; arguments are those of :func:`train`."""
   with contextlib.ExitStack() as stack:
-    stack.enter_context(lock_workdir(workdir))
+    with processes.together(f'lock {workdir}'):
+      if processes.is_first():  # for all processes
+        stack.enter_context(workdir_lib.lock(workdir))
     workdir = open_workdir(workdir, experiment.config)
     checkpoints = stack.enter_context(
         open_checkpoints(workdir, experiment.config, experiment.score)
@@ -145,16 +146,6 @@ def open_run(
         progress=progress,
         wait_for_saves=wait_for_saves,
     )
-
-
-@contextlib.contextmanager
-def lock_workdir(workdir: str | os.PathLike) -> Iterator[None]:
-  """Locks a directory in the first process, for all of them."""
-  with contextlib.ExitStack() as stack:
-    with processes.together(f'lock {workdir}'):
-      if processes.is_first():
-        stack.enter_context(workdir_lib.lock(workdir))
-    yield
 
 
 def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:
@@ -191,14 +182,8 @@ def restore(
 ) -> state_lib.TrainState:
   """Restores the newest state that can be read, or creates a fresh one.
 
-  Args:
-    experiment: what was trained.
-    checkpoints: of the run.
-    step: another step than the newest one.
-    init: creates the fresh state; None: the experiment's own program.
-
-  Returns:
-    The state.
+  ``step`` is another step than the newest one, and ``init`` what creates the
+  fresh state in place of the experiment's own program.
   """
   init = init or experiment.programs().init
   state = init(experiment.hyperparameters)
@@ -228,7 +213,7 @@ class Run:
       interruption: interruption_lib.Interruption,
       writer: metrics_lib.MetricsWriter,
       progress: Progress,
-      wait_for_saves: bool = False,
+      wait_for_saves: bool,
   ):
     self._experiment = experiment
     self._config = experiment.config
@@ -266,10 +251,8 @@ class Run:
   ) -> None:
     """Logs, evaluates, saves or leaves, where it is time to.
 
-    Args:
-      batch: of the step.
-      metrics: of the step, still on a device.
-      state: gives the state after the step.
+    Metrics of the step are still on a device; ``state`` gives the state after
+    it.
 
     Raises:
       finite.NonFiniteError: a loss or gradient was NaN or infinite.
@@ -278,7 +261,20 @@ class Run:
     self.done += 1
     self._progress.update(self.done, loss=metrics['loss'])
     self._log(self._watch.add(self.done, batch, metrics))
-    self._pause(self.done, state)
+    stop = self._interruption.poll()
+    last = self.done == self._experiment.total_steps
+    evaluate = self._evaluates(self.done)
+    save = self._due(self.done, self._config.train.checkpoint_every_epochs)
+    if not (stop or last or evaluate or save):
+      return
+    self._log(self._watch.finish())
+    scores = None
+    if evaluate and not stop:
+      scores = self._evaluate(self.done, state())
+    stop = stop or self._interruption.requested
+    self._save(state(), scores or {}, wait=stop or last)
+    if stop:
+      raise Interrupted(f'stopped after step {self.done}, which is saved')
 
   def save(self, state: state_lib.TrainState) -> None:
     """Saves the state after the last step and waits for it."""
@@ -325,21 +321,6 @@ class Run:
         self._writer.write(step, values)
         self._losses.clear()
 
-  def _pause(self, done, state) -> None:
-    """Evaluates, saves or leaves, where it is time to."""
-    stop = self._interruption.poll()
-    last = done == self._experiment.total_steps
-    evaluate = self._evaluates(done)
-    save = self._due(done, self._config.train.checkpoint_every_epochs)
-    if not (stop or last or evaluate or save):
-      return
-    self._log(self._watch.finish())
-    scores = self._evaluate(done, state()) if evaluate and not stop else None
-    stop = stop or self._interruption.requested
-    self._save(state(), scores or {}, wait=stop or last)
-    if stop:
-      raise Interrupted(f'stopped after step {done}, which is saved')
-
   def _save(self, state, scores, *, wait):
     losses = {f'{_LOSS}{step}': x for step, x in self._losses.items()}
     self._checkpoints.save(
@@ -357,11 +338,14 @@ class Run:
       )
     except Interrupted:
       return None
-    scores = _agreed(scores_lib.of_numbers(scores))
-    self._writer.write(done, scores)
+    numbers = scores_lib.of_numbers(scores)
+    # Those of the first process decide what all keep.
+    values = processes.of_first(np.array(list(numbers.values()), np.float64))
+    agreed = dict(zip(numbers, values.tolist(), strict=True))
+    self._writer.write(done, agreed)
     best = self._best
-    self._progress.write(f'step {done}: {best} {scores[best]:.2%}')
-    return scores
+    self._progress.write(f'step {done}: {best} {agreed[best]:.2%}')
+    return agreed
 
   def _evaluates(self, done: int) -> bool:
     every = self._config.evaluate[f'{self._protocol}_every_epochs']
@@ -378,9 +362,3 @@ class Run:
   def _poll_evaluation(self) -> None:
     if self._interruption.poll():
       raise Interrupted('stopped in an evaluation; the last step is saved')
-
-
-def _agreed(scores: Mapping[str, float]) -> dict[str, float]:
-  """Returns the scores of the first process; they decide what all keep."""
-  values = processes.of_first(np.array(list(scores.values()), np.float64))
-  return dict(zip(scores, values.tolist(), strict=True))

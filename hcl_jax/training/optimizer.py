@@ -16,22 +16,14 @@ def learning_rate(
 ) -> optax.Schedule:
   """Makes a linear warm-up, then a constant rate or a cosine.
 
-  Args:
-    config: ``config.optimizer``.
-    total_steps: length of the run.
-    steps_per_epoch: steps of an epoch, the unit of ``warmup_epochs``.
-
-  Returns:
-    A function of the step.
+  ``config`` is ``config.optimizer``, here and in :func:`create`.
   """
   peak, last = config.learning_rate, config.final_learning_rate
   warmup = round(config.warmup_epochs * steps_per_epoch)
   rest = max(total_steps - warmup, 1)
   after = {
       'constant': lambda: optax.constant_schedule(peak),
-      'cosine': lambda: optax.cosine_decay_schedule(
-          peak, rest, alpha=last / peak
-      ),
+      'cosine': lambda: optax.cosine_decay_schedule(peak, rest, last / peak),
   }[config.schedule]()
   if not warmup:
     return after
@@ -43,15 +35,7 @@ def learning_rate(
 def create(
     config: fields_lib.Config, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-  """Makes the optimizer named in the configuration, behind clipping.
-
-  Args:
-    config: ``config.optimizer``.
-    schedule: the learning rate by step.
-
-  Returns:
-    The transformation.
-  """
+  """Makes the optimizer named in the configuration, behind clipping."""
   optimizer = OPTIMIZERS[config.name](config, schedule)
   if config.clip_norm:
     clip = optax.clip_by_global_norm(config.clip_norm)

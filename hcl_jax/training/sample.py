@@ -14,7 +14,6 @@ from hcl_jax import models
 from hcl_jax.training import state as state_lib
 
 MAX_ITEMS = 256
-_CLIP_SCALE = 2.0
 
 
 class Negatives(NamedTuple):
@@ -70,7 +69,7 @@ def compiled(
 
 
 def clip_factor(
-    scores: np.ndarray, where: np.ndarray, clip_scale: float = _CLIP_SCALE
+    scores: np.ndarray, where: np.ndarray, clip_scale: float = 2.0
 ) -> float:
   """Returns what clipping multiplies scores by, for a beta of one."""
   factor = hcl_jax.clipped_beta(

@@ -46,17 +46,9 @@ def create(
     seed: int,
     with_ema: bool = False,
 ) -> TrainState:
-  """Creates the state before the first step.
+  """Creates the state before the first step, on one device.
 
-  Args:
-    task: the task.
-    optimizer: the optimizer.
-    batch: some rows, for their shapes.
-    seed: of the parameters.
-    with_ema: whether to average the parameters.
-
-  Returns:
-    The state, on one device.
+  Rows of the batch are for their shapes.
   """
 
   @jax.jit
@@ -133,11 +125,7 @@ def replicate(tree: Any, devices: Sequence[Device]) -> Any:
 def local(tree: Any) -> Any:
   """Returns the copies on devices of this process, as arrays of their own.
 
-  Args:
-    tree: of replicated arrays. They share memory with the result.
-
-  Returns:
-    The tree, on local devices only.
+  They share memory with the replicated arrays of the tree.
   """
   here = replicated()
 

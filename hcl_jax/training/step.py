@@ -102,7 +102,9 @@ def make_step(
         donate_argnums=1,
         compiler_options=options,
     )
-  split, join = _splitter(devices), _joiner(devices)
+  here = jax.process_index()
+  count = sum(device.process_index == here for device in devices)
+  split, join = functools.partial(split_rows, devices=count), _joiner(devices)
   if microbatch_size is not None:
     take = _chunked_step(
         build, microbatch_size, _mapper(devices), join, options
@@ -115,20 +117,10 @@ def make_step(
 def map_step(build: Build, devices: Sequence[state_lib.Device]) -> Step:
   """Maps the step on a whole batch over devices; the result can be lowered.
 
-  Args:
-    build: as of :func:`make_step`.
-    devices: those that share a batch.
-
-  Returns:
-    The step; arrays of its batch have a leading axis of devices.
+  Arrays of its batch have a leading axis of devices.
   """
-
-  def step(hyperparameters, state, batch):
-    with _promotion():
-      return _whole_step(build(hyperparameters), state, batch)
-
   return _mapper(devices)(
-      step,
+      _built(build, _whole_step),
       in_axes=(_REPLICATED, _REPLICATED, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=1,
@@ -142,13 +134,20 @@ def single_step(
     batch: task_lib.Batch,
 ) -> tuple[state_lib.TrainState, Metrics]:
   """Takes a step on one device; can be compiled, and mapped over runs."""
-  with _promotion():
-    return _whole_step(build(hyperparameters), state, batch, axis_name=None)
+  step = _built(build, _whole_step)
+  return step(hyperparameters, state, batch, axis_name=None)
 
 
-def _promotion():
-  """Lets optax raise traced decays to integer powers, if this is forbidden."""
-  return jax.numpy_dtype_promotion('standard')
+def _built(build, function):
+  """Returns a function of rules as one of the hyperparameters they follow."""
+
+  @functools.wraps(function)
+  def call(hyperparameters, *args, **options):
+    # Optax raises traced decays to integer powers, which may be forbidden.
+    with jax.numpy_dtype_promotion('standard'):
+      return function(build(hyperparameters), *args, **options)
+
+  return call
 
 
 def _compiled(mapped, options=None):
@@ -179,16 +178,11 @@ def _mapper(devices):
   )
 
 
-def _splitter(devices):
-  """Returns the function that gives a batch an axis of local devices."""
-  here = jax.process_index()
-  count = sum(device.process_index == here for device in devices)
-  return lambda batch: split_rows(batch, count)
-
-
 def _joiner(devices):
   """Returns the function that joins the split rows of all processes."""
-  sharding = _split_over(devices)
+  mesh = jax.sharding.Mesh(np.array(devices), (task_lib.AXIS,))
+  spec = jax.sharding.PartitionSpec(task_lib.AXIS)
+  sharding = jax.sharding.NamedSharding(mesh, spec)
   if sharding.is_fully_addressable:
     return lambda batch: batch
   return lambda batch: jax.tree.map(
@@ -196,15 +190,7 @@ def _joiner(devices):
   )
 
 
-def _split_over(devices):
-  mesh = jax.sharding.Mesh(np.array(devices), (task_lib.AXIS,))
-  spec = jax.sharding.PartitionSpec(task_lib.AXIS)
-  return jax.sharding.NamedSharding(mesh, spec)
-
-
-def _whole_step(
-    rules, state, batch, axis_name: str | None = task_lib.AXIS
-):
+def _whole_step(rules, state, batch, axis_name: str | None = task_lib.AXIS):
   rows = _global_rows(batch, axis_name=axis_name)
   key = rules.key(state.step)
 
@@ -263,28 +249,20 @@ def _chunked_step(build, size, pmap, join, options):
   Chunks are a loop in Python over compiled functions, because XLA runs
   convolutions inside a compiled loop many times slower on a CPU.
   """
-
-  def of_rules(function):
-    def built(hyperparameters, *args):
-      with _promotion():
-        return function(build(hyperparameters), *args)
-
-    return built
-
   embed = pmap(
-      of_rules(_embed_chunk),
+      _built(build, _embed_chunk),
       in_axes=(_REPLICATED, _REPLICATED, _CHUNK_AXES),
       out_axes=(_SPLIT, _REPLICATED),
   )
-  differentiate = _compiled(_map_loss(of_rules(_loss_of_chunks), pmap))
+  differentiate = _compiled(_map_loss(_built(build, _loss_of_chunks), pmap))
   backpropagate = pmap(
-      of_rules(_backpropagate_chunk),
+      _built(build, _backpropagate_chunk),
       in_axes=(_REPLICATED, _SPLIT, _REPLICATED, _CHUNK_AXES, _SPLIT),
       out_axes=_SPLIT,
       donate_argnums=1,
   )
   finish = pmap(
-      of_rules(_finish_chunks),
+      _built(build, _finish_chunks),
       in_axes=(_REPLICATED, _REPLICATED, _SPLIT, _SPLIT, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=1,
@@ -397,10 +375,6 @@ def make_loss(
 ) -> Callable[..., Any]:
   """Makes the function that differentiates the loss by embeddings.
 
-  Args:
-    task: the task.
-    devices: those that share a batch.
-
   Returns:
     ``(chunks, task_state, batch, step) -> (loss, cotangents)``. ``chunks`` is a
     list of embeddings, ``batch`` has 'label' and 'index', and all of them have
@@ -419,44 +393,28 @@ def make_features(
     devices: Sequence[state_lib.Device] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Callable[..., jax.Array | np.ndarray]:
-  """Makes the function ``(params, task_state, batch) -> features``.
+  """Makes ``(params, task_state, batch) -> features``, ``[rows, dim]``.
 
   Args:
     task: has the features.
     devices: those that share a batch, whose rows are a multiple of them; None:
       the one device that the parameters are on.
     compiler_options: XLA's, for one device; None: those of image encoders.
-
-  Returns:
-    The function; features are ``[rows, dim]``.
   """
   if devices is None:
     options = dict(compiler_options or models.compiler_options())
     return jax.jit(task.features, compiler_options=options)
   in_axes = (_REPLICATED, _REPLICATED, _SPLIT)
-  features = _mapper(devices)(task.features, in_axes=in_axes)
-
-  def call(params, task_state, batch):
-    rows = split_rows(batch, len(devices))
-    return _join_rows(features(params, task_state, rows))
-
-  return call
+  return _joined(_mapper(devices)(task.features, in_axes=in_axes), devices)
 
 
 def make_augmented_features(
     task: task_lib.Task, seed: int, devices: Sequence[state_lib.Device]
 ) -> Callable[..., np.ndarray]:
-  """Makes the function ``(params, task_state, batch, epoch) -> features``.
+  """Makes ``(params, task_state, batch, epoch) -> features``, ``[rows, dim]``.
 
-  Rows are augmented by keys of the seed, the epoch and ``batch['index']``.
-
-  Args:
-    task: has the features.
-    seed: of the augmentation.
-    devices: those that share a batch, whose rows are a multiple of them.
-
-  Returns:
-    The function; features are ``[rows, dim]``.
+  Rows are augmented by keys of the seed, the epoch and ``batch['index']``, and
+  are a multiple of the devices that share them.
   """
 
   def augmented(params, task_state, batch, epoch):
@@ -465,12 +423,16 @@ def make_augmented_features(
     keys = task_lib.row_keys(key, batch['index'], 1)[:, 0]
     return task.features(params, task_state, batch, keys)
 
-  in_axes = (_REPLICATED, _REPLICATED, _SPLIT, None)
-  features = _mapper(devices)(augmented, in_axes=in_axes)
+  in_axes = (_REPLICATED, _REPLICATED, _SPLIT, _REPLICATED)
+  return _joined(_mapper(devices)(augmented, in_axes=in_axes), devices)
 
-  def call(params, task_state, batch, epoch):
-    rows = split_rows(batch, len(devices))
-    return _join_rows(features(params, task_state, rows, epoch))
+
+def _joined(features, devices):
+  """Splits rows over devices, and joins the features of all."""
+
+  def call(params, task_state, batch, *args):
+    x = features(params, task_state, split_rows(batch, len(devices)), *args)
+    return np.asarray(x).reshape(-1, x.shape[-1])
 
   return call
 
@@ -480,7 +442,3 @@ def split_rows(batch: task_lib.Batch, devices: int) -> task_lib.Batch:
   return jax.tree.map(
       lambda x: x.reshape(devices, x.shape[0] // devices, *x.shape[1:]), batch
   )
-
-
-def _join_rows(x: jax.Array) -> np.ndarray:
-  return np.asarray(x).reshape(-1, x.shape[-1])
