@@ -64,9 +64,6 @@ def prior_from_labels(labels: Any) -> LabeledPrior:
   Args:
     labels: integers ``[n]``, n >= 3, of rows drawn at random.
 
-  Returns:
-    The estimate and its standard error.
-
   Example:
     >>> prior_from_labels([0, 0, 1, 1, 2, 3]).tau_plus
     0.13333333333333333
@@ -127,9 +124,6 @@ def mixture_proportion(
     unlabeled_scores: ``[n_u]``, of the same scoring function.
     delta: probability that the bound fails, in (0, 1).
     gamma: > 0; the authors use 0.01.
-
-  Returns:
-    The estimate, its bound and the curve behind them.
 
   References:
     [1] Garg, Wu, Smola, Balakrishnan and Lipton, Mixture Proportion Estimation
