@@ -11,7 +11,6 @@ from hcl_jax.analysis import prior
 from hcl_jax.report.plots import style
 from hcl_jax.theory import bounds
 from hcl_jax.theory import packing as packing_lib
-from hcl_jax.theory import toy
 
 
 @style.styled
@@ -129,7 +128,7 @@ def packing_figure(
 
 
 @style.styled
-def trajectory_figure(trajectory: toy.Trajectory) -> figure_lib.Figure:
+def trajectory_figure(trajectory: packing_lib.Trajectory) -> figure_lib.Figure:
   """Draws how free embeddings approach the optimal packing.
 
   Args:
