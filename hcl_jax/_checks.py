@@ -276,14 +276,21 @@ def features(name: str, array: Any, width: int | None = None) -> np.ndarray:
   return array
 
 
-def classes(name: str, array: Any, rows: int, num_classes: int) -> np.ndarray:
-  """Reads one class of ``range(num_classes)`` per row as int32 ``[rows]``."""
+def classes(
+    name: str, array: Any, rows: int, num_classes: int | None = None
+) -> np.ndarray:
+  """Reads one class of ``range(num_classes)`` per row as int32 ``[rows]``.
+
+  Without a number of classes, any class from 0 is accepted.
+  """
   array = np.asarray(array)
   if array.dtype.kind not in 'iu' or array.shape != (rows,):
     raise ValueError(
         f'{name} must be {rows} integers, one per row of features; got dtype '
         f'{array.dtype} and shape {array.shape}.'
     )
+  if num_classes is None:
+    num_classes = int(array.max(initial=0)) + 1
   wrong = np.flatnonzero((array < 0) | (array >= num_classes))
   if wrong.size:
     raise ValueError(

@@ -85,17 +85,10 @@ def scores(state: State, features: Any) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def step(rule, state, features, labels, learning_rate):
-  """Updates the state from one batch.
+  """Updates the state from one batch, features ``[b, F]`` and labels ``[b]``.
 
-  Args:
-    rule: update rule.
-    state: parameters and optimizer state.
-    features: ``[b, F]``.
-    labels: ``[b]``; rows of label -1 are padding and do not count.
-    learning_rate: scalar.
-
-  Returns:
-    The new state and the sum of the batch's losses.
+  Rows of label -1 are padding and do not count. Returns the new state and the
+  sum of the batch's losses.
   """
   return _step(rule, state, features, labels, learning_rate)
 
@@ -104,16 +97,8 @@ def step(rule, state, features, labels, learning_rate):
 def epoch(rule, state, features, labels, *, order, learning_rate):
   """Updates the state from one epoch of features that are on the device.
 
-  Args:
-    rule: update rule.
-    state: parameters and optimizer state.
-    features: ``[n, F]``.
-    labels: ``[n]``.
-    order: rows of each batch, ``[steps, b]``; -1 is padding.
-    learning_rate: scalar.
-
-  Returns:
-    The new state and the sum of the losses, each before its update.
+  The order has the rows of each batch, ``[steps, b]``; -1 is padding. Returns
+  the new state and the sum of the losses, each before its update.
   """
 
   def body(state, rows):

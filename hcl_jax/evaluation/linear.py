@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import jax
@@ -12,10 +13,12 @@ import numpy as np
 
 from hcl_jax import _checks
 from hcl_jax.evaluation import _head
-from hcl_jax.evaluation import _scaling
 from hcl_jax.evaluation import accuracy
 
 Progress = Callable[[int, float], None]
+
+_ROWS = 4096
+_FLOOR = 1e-3
 
 
 def linear_accuracy(
@@ -86,7 +89,7 @@ def linear_accuracy(
   train = _read('train', train_features, train_labels, num_classes)
   test = _read('test', test_features, test_labels, num_classes, train[0])
   if standardize:
-    scale = _scaling.standardizer(train[0])
+    scale = _standardizer(train[0])
     train, test = (scale(train[0]), train[1]), (scale(test[0]), test[1])
   seeds = _head.read_seeds(seeds)
   features, labels = map(jnp.asarray, train)
@@ -133,7 +136,8 @@ def linear_accuracy_from_batches(
   """Computes the accuracy of a linear classifier trained on new batches.
 
   Use it for the released protocol, which augments the training images again in
-  each epoch, and for features that do not fit on the device.
+  each epoch, and for features that do not fit on the device. Arguments that are
+  not listed here, and the result, are those of :func:`linear_accuracy`.
 
   Args:
     epoch_batches: function of the epoch, from 0, that returns an iterable of
@@ -142,21 +146,11 @@ def linear_accuracy_from_batches(
     test_features: ``[n, F]``.
     test_labels: ``[n]``.
     num_classes: number of classes.
-    epochs: passes over the training set.
-    learning_rate: learning rate of the first epoch.
-    weight_decay: coupled L2 penalty, on weights and bias.
-    optimizer: ``'adam'`` or ``'sgd'``.
-    momentum: momentum of ``'sgd'``.
-    decay_epochs: epochs at which the learning rate is divided by 10.
     standardize_as: features ``[m, F]``, for example of the training images
       without augmentation, whose mean and deviation standardize batches and
-      test set; None: raw features, as released. See :func:`linear_accuracy`.
+      test set; None: raw features, as released.
     seeds: one classifier per seed. All get the same batches, so that the
       encoder runs once; only their initial weights differ.
-    progress: called after each epoch with its number and the mean loss.
-
-  Returns:
-    See :func:`linear_accuracy`.
   """
   rule, rates = _head.read_rule(
       epochs=epochs,
@@ -171,7 +165,7 @@ def linear_accuracy_from_batches(
   width = test[0].shape[1]
   scale = jnp.asarray
   if standardize_as is not None:
-    scale = _scaling.standardizer(
+    scale = _standardizer(
         _checks.features('standardize_as', standardize_as, width)
     )
   padded = 0
@@ -258,6 +252,33 @@ def _read_batch(features, labels, width, num_classes):
   return features, _checks.classes(
       'The labels of epoch_batches', labels, len(features), num_classes
   )
+
+
+def _standardizer(features: np.ndarray) -> Callable[[Any], jax.Array]:
+  """Returns a function that standardizes as these features need, on device.
+
+  Deviations are at least a thousandth of their root mean square, so that a
+  nearly constant feature is not scaled up to the size of the others.
+  """
+  blocks = [features[i : i + _ROWS] for i in range(0, len(features), _ROWS)]
+  total, squares = np.zeros((2, features.shape[1]))
+  for block in blocks:
+    total += np.sum(block, axis=0, dtype=np.float64)
+  mean = total / len(features)
+  for block in blocks:
+    squares += np.sum((block - mean[None]) ** 2, axis=0)
+  deviation = np.sqrt(squares / len(features))
+  floor = _FLOOR * np.sqrt(np.mean(deviation**2)) or 1.0
+  return functools.partial(
+      _scale,
+      mean=mean[None].astype(np.float32),
+      deviation=np.maximum(deviation, floor)[None].astype(np.float32),
+  )
+
+
+@jax.jit
+def _scale(features, mean, deviation):
+  return (features - mean) / deviation
 
 
 def _pad(features, labels, rows):

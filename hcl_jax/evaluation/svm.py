@@ -112,7 +112,7 @@ class _Rbf:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Logistic:
+class _Logistic(cross_validation.Classifier):
   """Logistic regression on standardized features."""
 
   def predictions(self, features, labels, divisions, cs):
@@ -135,10 +135,6 @@ class _Logistic:
         model.fit(train_features, train[1])
       results.append(model.predict(features))
     return results
-
-  def describe(self, features):
-    del features
-    return {}
 
 
 def _one_by_one(predict, features, labels, divisions, cs):
