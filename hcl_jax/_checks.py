@@ -272,7 +272,14 @@ def features(name: str, array: Any, width: int | None = None) -> np.ndarray:
     )
   with np.errstate(over='ignore'):
     array = array.astype(np.float32, copy=False)
-  _check_rows_finite(name, array)
+  # In blocks, so that the mask of a large bank is never in memory.
+  for start in range(0, len(array), _ROWS):
+    finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
+    if not finite.all():
+      raise ValueError(
+          f'{name} must be finite in float32; row {start + finite.argmin()} '
+          'contains NaN or infinity.'
+      )
   return array
 
 
@@ -416,14 +423,3 @@ def _refuse_non_finite(name, array):
         f'the first one is row {wrong[0]}. Leave them out, or fix what '
         'computed them.'
     )
-
-
-def _check_rows_finite(name: str, array: np.ndarray) -> None:
-  # In blocks, so that the mask of a large bank is never in memory.
-  for start in range(0, len(array), _ROWS):
-    finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
-    if not finite.all():
-      raise ValueError(
-          f'{name} must be finite in float32; row {start + finite.argmin()} '
-          'contains NaN or infinity.'
-      )

@@ -136,7 +136,10 @@ def mixture_proportion(
   _checks.share('delta', delta)
   _checks.positive('gamma', gamma)
   thresholds = np.unique(positive)  # between them q_p is constant
-  q_p, q_u = (_share_from(x, thresholds) for x in (positive, unlabeled))
+  q_p, q_u = (
+      1 - np.searchsorted(x, thresholds, side='left') / len(x)
+      for x in (positive, unlabeled)
+  )
   e_p, e_u = (
       np.sqrt(np.log(4 / delta) / (2 * len(x))) for x in (positive, unlabeled)
   )
@@ -150,8 +153,3 @@ def mixture_proportion(
       coverage=q_p,
       ratio=q_u / q_p,
   )
-
-
-def _share_from(ordered, thresholds):
-  """Returns the share of numbers that are at least each threshold."""
-  return 1 - np.searchsorted(ordered, thresholds, side='left') / len(ordered)

@@ -303,9 +303,7 @@ def _two_views(z1, z2):
 
 
 def _cosines(rows, columns):
-  return np.asarray(
-      _vectors.inner_products(jnp.asarray(rows), jnp.asarray(columns))
-  )
+  return np.asarray(_vectors.inner_products(rows, columns))
 
 
 def _tiles(units, block_size) -> Iterator[tuple[np.ndarray, ...]]:

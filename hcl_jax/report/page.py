@@ -201,7 +201,7 @@ def beta_panel(
   if isinstance(items, np.ndarray):
     columns = min(_SPRITE_COLUMNS, len(items))
     data['columns'] = columns
-    data['sprite'] = _data_address(_to_png(tile_images(items, columns)))
+    data['sprite'] = _data_address(to_png(tile_images(items, columns)))
   else:
     data['texts'] = list(items)
   # A "</script>" in the data must not end the script.
@@ -249,7 +249,8 @@ def tile_images(images: np.ndarray, columns: int) -> np.ndarray:
   return grid.swapaxes(1, 2).reshape(rows * height, columns * width, channels)
 
 
-def _to_png(image):
+def to_png(image: np.ndarray) -> bytes:
+  """Encodes an image, uint8 ``[height, width, 3]``, as PNG."""
   from PIL import Image
 
   buffer = io.BytesIO()

@@ -25,7 +25,6 @@ from hcl_jax import _vectors
 from hcl_jax.analysis import negatives
 from hcl_jax.losses import tilting
 
-_BOUNDS = ('derived', 'printed')
 _ROUNDING = 1e-5  # rounding error of a loss in float32
 
 
@@ -228,7 +227,7 @@ def risk_bound(
     The bound; 1 where the theorem says nothing, that is, for eps > 1 or
     s^2 <= 0.
   """
-  _checks.choice('bound', bound, _BOUNDS)
+  _checks.choice('bound', bound, ('derived', 'printed'))
   _checks.positive_int('num_classes', num_classes)
   _checks.temperature(temperature)
   _checks.number('excess_loss', excess_loss)

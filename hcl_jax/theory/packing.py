@@ -327,16 +327,12 @@ def _descend(objective, prior, starts, soft, num_steps):
   slopes = jax.vmap(jax.grad(objective), (0, 0, None))
 
   def step(i, points):
-    points = _unit(points)
+    points *= jax.lax.rsqrt(jnp.sum(points**2, axis=-1, keepdims=True))
     sharpness = soft * (_FINAL_SHARPNESS / soft) ** (i / num_steps)
     slope = slopes(points, sharpness, prior)
     return points - (step_size / sharpness)[:, None, None] * slope
 
   return jax.lax.fori_loop(0, num_steps, step, starts)
-
-
-def _unit(points):
-  return points * jax.lax.rsqrt(jnp.sum(points**2, axis=-1, keepdims=True))
 
 
 def _soft_largest_cosine(points, sharpness, prior):

@@ -49,7 +49,7 @@ def repeats_figure(
   figure.supxlabel(repeats.axis)
   if len(repeats.series) > 1:
     figure.legend(
-        handles=list(map(_legend_handle, range(len(repeats.series)))),
+        handles=[_legend_handle(i) for i in range(len(repeats.series))],
         labels=repeats.series,
         loc='outside upper center',
         ncols=style.legend_columns(width, repeats.series, style.MAX_COLUMNS),
