@@ -211,8 +211,9 @@ def _shuffle(features, labels, seed):
 
 def _predict(train, test, test_labels, *, cs=CS, **options):
   """Returns labels of the test set, predicted ones, and what was chosen."""
+  features, labels = train
   predicted, chosen = cross_validation.predict(
-      _Logistic(), *train, test, cs=cs, seed=None, **options
+      _Logistic(), features, labels, test, cs=cs, seed=None, **options
   )
   test_labels = _checks.classes('test_labels', test_labels, len(predicted))
   return test_labels, predicted, chosen
