@@ -115,9 +115,7 @@ def similarity_histograms(
     bins[~once] = 2 * num_bins
     counts += np.bincount(bins.ravel(), minlength=3 * num_bins)
   same, different, _ = counts.reshape(3, num_bins)
-  return SimilarityHistograms(
-      np.linspace(-1, 1, num_bins + 1), same, different
-  )
+  return SimilarityHistograms(np.linspace(-1, 1, num_bins + 1), same, different)
 
 
 def overlap_coefficient(histograms: SimilarityHistograms) -> float:
@@ -137,9 +135,7 @@ def overlap_coefficient(histograms: SimilarityHistograms) -> float:
   same, different = histograms.same, histograms.different
   if not (same.sum() and different.sum()):
     return float('nan')
-  return float(
-      np.minimum(same / same.sum(), different / different.sum()).sum()
-  )
+  return float(np.minimum(same / same.sum(), different / different.sum()).sum())
 
 
 def alignment(z1: Any, z2: Any) -> float:

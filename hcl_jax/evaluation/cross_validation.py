@@ -178,10 +178,7 @@ def predict(
   parts = [slice(start, start + _FOLDS_TOGETHER) for start in starts]
   inner = _in_processes(
       functools.partial(_inner_scores, cs=cs, score=score),
-      [
-          (classifier, train_features, labels, divisions[some])
-          for some in parts
-      ],
+      [(classifier, train_features, labels, divisions[x]) for x in parts],
       _read_workers(workers, len(labels), folds),
       _by_fold(progress, folds),
   )
@@ -230,9 +227,7 @@ def _check_count(name, folds, rows):
     )
 
 
-def _run_fold(
-    classifier, features, labels, division, *, cs, inner_folds, seed
-):
+def _run_fold(classifier, features, labels, division, *, cs, inner_folds, seed):
   """Chooses C on the rows outside a fold and scores on the fold."""
   rest, held_out = division
   train = features[rest], labels[rest]

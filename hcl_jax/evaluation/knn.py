@@ -158,9 +158,7 @@ def _search(bank, queries, k, block_size):
   return similarities, rows
 
 
-def _blocks(
-    array: np.ndarray, size: int
-) -> Iterator[tuple[int, np.ndarray]]:
+def _blocks(array: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
   """Yields first row and rows of blocks, the last one padded with zeros."""
   size = -(-len(array) // -(-len(array) // size))
   for start in range(0, len(array), size):

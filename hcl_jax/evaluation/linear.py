@@ -189,9 +189,7 @@ def linear_accuracy_from_batches(
       rows += len(labels)
       padded = max(padded, len(labels))
       features, labels = _pad(scale(features), labels, padded)
-      pairs = [
-          _step(rule, x, features, labels, rates[epoch]) for x in states
-      ]
+      pairs = [_step(rule, x, features, labels, rates[epoch]) for x in states]
       states, sums = zip(*pairs, strict=True)
       totals.append(sums)
     if not rows:

@@ -78,7 +78,7 @@ def logistic_accuracy(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rbf:
+class _Rbf(cross_validation.Classifier):
   """Support vector machine; computes its kernel once for all C."""
 
   gamma: str | float
@@ -90,7 +90,7 @@ class _Rbf:
     from sklearn import svm
     from sklearn.metrics import pairwise
 
-    gamma = self._number(train[0])
+    gamma = self.describe(train[0])['gamma']
     kernel = pairwise.rbf_kernel(train[0], gamma=gamma)
     to_train = pairwise.rbf_kernel(features, train[0], gamma=gamma)
     return [
@@ -101,14 +101,12 @@ class _Rbf:
     ]
 
   def describe(self, features):
-    return {'gamma': self._number(features)}
-
-  def _number(self, features):
-    if self.gamma == 'auto':
-      return 1 / features.shape[1]
-    if self.gamma == 'scale':
-      return float(1 / (features.shape[1] * features.var() or 1.0))
-    return float(self.gamma)
+    gamma = self.gamma
+    if gamma == 'auto':
+      gamma = 1 / features.shape[1]
+    elif gamma == 'scale':
+      gamma = 1 / (features.shape[1] * features.var() or 1.0)
+    return {'gamma': float(gamma)}
 
 
 @dataclasses.dataclass(frozen=True)

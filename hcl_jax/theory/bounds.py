@@ -362,12 +362,11 @@ class _Sample:
     return self.scale * self._mean_over_same(squares) / 2
 
   def positive_variance(self, beta):
-    weights = negatives.negative_weights(
-        self.scale * self.cosines, beta=beta, where=self.same
-    )
+    logits = self.scale * self.cosines
+    weights = negatives.negative_weights(logits, beta=beta, where=self.same)
     weights = np.asarray(weights, np.float64)
     # In float64, because e^s overflows float32 at a small temperature.
-    values = np.exp(np.asarray(self.scale * self.cosines, np.float64))
+    values = np.exp(np.asarray(logits, np.float64))
     mean = np.sum(weights * values, axis=1, keepdims=True)
     return np.mean(np.sum(weights * (values - mean) ** 2, axis=1))
 

@@ -237,10 +237,9 @@ def gallery_figure(
         f'{len(images)}.'
     )
   count, k = gallery.hardest.shape
-  rows, columns = 2 * count, k + 1
-  size = 0.8 * columns + 0.8, rows + 0.3
-  figure, places = style.panels(rows, columns, size)
-  places = np.reshape(places, (count, 2, columns))
+  size = 0.8 * (k + 1) + 0.8, 2 * count + 0.3
+  figure, places = style.panels(2 * count, k + 1, size)
+  places = np.reshape(places, (count, 2, k + 1))
   for axes in places.ravel():
     axes.set_axis_off()
   for i, anchor in enumerate(gallery.anchors):
