@@ -129,19 +129,25 @@ def mask(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
 
 def number(name: str, value: Any) -> None:
   """Accepts a finite Python number or a scalar array, which may be traced."""
-  if not _known(value):
-    _scalar_array(name, value)
+  if _known(value):
+    exact = value.item() if isinstance(value, np.generic) else value
+    if not abs(exact) <= _LARGEST:  # NaN is refused too
+      raise ValueError(f'{name} must be finite, got {value}.')
     return
-  exact = value.item() if isinstance(value, np.generic) else value
-  if not abs(exact) <= _LARGEST:  # NaN is refused too
-    raise ValueError(f'{name} must be finite, got {value}.')
+  dtype = getattr(value, 'dtype', None)
+  kinds = jnp.integer, jnp.floating
+  if dtype is None or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+    raise ValueError(f'{name} must be a real number, got {value!r}.')
+  if value.shape != ():
+    raise ValueError(
+        f'{name} must be a scalar; got shape {value.shape}. Use jax.vmap '
+        'to evaluate several.'
+    )
 
 
 def temperature(value: Any) -> None:
   """Accepts a number > 0 that is not 0 in float32."""
-  number('temperature', value)
-  if _known(value) and not value > 0:
-    raise ValueError(f'temperature must be > 0, got {value}.')
+  positive('temperature', value)
   if _known(value) and value < _SMALLEST:
     raise ValueError(
         f'temperature must be at least {_SMALLEST:.4g}, got {value}; a '
@@ -182,12 +188,12 @@ def positive(name: str, value: Any) -> None:
     raise ValueError(f'{name} must be > 0, got {value}.')
 
 
-def positive_int(name: str, value: Any) -> None:
-  """Accepts an int >= 1, of Python or numpy."""
+def positive_int(name: str, value: Any, *, least: int = 1) -> None:
+  """Accepts an int >= ``least``, of Python or numpy."""
   if isinstance(value, bool) or not isinstance(value, numbers_lib.Integral):
     raise ValueError(f'{name} must be an int, got {value!r}.')
-  if value < 1:
-    raise ValueError(f'{name} must be >= 1, got {value}.')
+  if value < least:
+    raise ValueError(f'{name} must be >= {least}, got {value}.')
 
 
 def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
@@ -244,15 +250,9 @@ def share(name: str, value: Any) -> None:
 
 
 def features(name: str, array: Any, width: int | None = None) -> np.ndarray:
-  """Reads a non-empty, finite float array ``[n, F]`` as float32.
+  """Reads a non-empty, finite float array ``[n, F]`` as float32, on the host.
 
-  Args:
-    name: name of the argument, for the error message.
-    array: features on the host or on a device.
-    width: expected F; None accepts any.
-
-  Returns:
-    Features on the host; not a copy if they are float32 already.
+  ``width`` is the expected F; None accepts any. Float32 is not copied.
   """
   array = np.asarray(array)
   if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -272,18 +272,32 @@ def features(name: str, array: Any, width: int | None = None) -> np.ndarray:
     )
   with np.errstate(over='ignore'):
     array = array.astype(np.float32, copy=False)
-  _check_rows_finite(name, array)
+  # In blocks, so that the mask of a large bank is never in memory.
+  for start in range(0, len(array), _ROWS):
+    finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
+    if not finite.all():
+      raise ValueError(
+          f'{name} must be finite in float32; row {start + finite.argmin()} '
+          'contains NaN or infinity.'
+      )
   return array
 
 
-def classes(name: str, array: Any, rows: int, num_classes: int) -> np.ndarray:
-  """Reads one class of ``range(num_classes)`` per row as int32 ``[rows]``."""
+def classes(
+    name: str, array: Any, rows: int, num_classes: int | None = None
+) -> np.ndarray:
+  """Reads one class of ``range(num_classes)`` per row as int32 ``[rows]``.
+
+  Without a number of classes, any class from 0 is accepted.
+  """
   array = np.asarray(array)
   if array.dtype.kind not in 'iu' or array.shape != (rows,):
     raise ValueError(
         f'{name} must be {rows} integers, one per row of features; got dtype '
         f'{array.dtype} and shape {array.shape}.'
     )
+  if num_classes is None:
+    num_classes = int(array.max(initial=0)) + 1
   wrong = np.flatnonzero((array < 0) | (array >= num_classes))
   if wrong.size:
     raise ValueError(
@@ -387,18 +401,6 @@ def python_number(name: str, value: Any) -> None:
     raise ValueError(f'{name} must be finite, got {value}.')
 
 
-def _scalar_array(name, value):
-  dtype = getattr(value, 'dtype', None)
-  kinds = jnp.integer, jnp.floating
-  if dtype is None or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
-    raise ValueError(f'{name} must be a real number, got {value!r}.')
-  if value.shape != ():
-    raise ValueError(
-        f'{name} must be a scalar; got shape {value.shape}. Use jax.vmap '
-        'to evaluate several.'
-    )
-
-
 def _array(name, value, what):
   try:
     return jnp.asarray(value)
@@ -421,14 +423,3 @@ def _refuse_non_finite(name, array):
         f'the first one is row {wrong[0]}. Leave them out, or fix what '
         'computed them.'
     )
-
-
-def _check_rows_finite(name: str, array: np.ndarray) -> None:
-  # In blocks, so that the mask of a large bank is never in memory.
-  for start in range(0, len(array), _ROWS):
-    finite = np.isfinite(array[start : start + _ROWS]).all(axis=1)
-    if not finite.all():
-      raise ValueError(
-          f'{name} must be finite in float32; row {start + finite.argmin()} '
-          'contains NaN or infinity.'
-      )

@@ -21,14 +21,7 @@ _RELEASED_POINTS = 9
 
 
 def constant(beta: ArrayLike) -> Schedule:
-  """Returns the same beta at every step.
-
-  Args:
-    beta: concentration, >= 0.
-
-  Returns:
-    A function of the step.
-  """
+  """Returns the schedule that has the same beta, >= 0, at every step."""
   return _staircase(beta, np.ones(1), [])
 
 
@@ -46,9 +39,6 @@ def anneal(
     total_steps: T, length of the run.
     num_changes: l, number of stairs.
     direction: ``'down'`` or ``'up'``.
-
-  Returns:
-    A function of the step.
 
   Example:
     >>> schedule = anneal(2.0, total_steps=100, num_changes=4)
@@ -78,14 +68,6 @@ def released(
   released code fails for runs of fewer than nine epochs and for some longer
   ones (10, 17, 20, 50); here a ninth is at least one epoch, and the last
   point, 0, stays in effect.
-
-  Args:
-    beta: first beta.
-    total_epochs: length of the run.
-    steps_per_epoch: steps per epoch.
-
-  Returns:
-    A function of the step.
 
   Example:
     >>> schedule = released(8.0, total_epochs=400, steps_per_epoch=1)

@@ -25,7 +25,7 @@ _VERBS = frozenset("""
     Maximizes Merges Mixes Opens Packs Parses Passes Pins Places Predicts
     Prepares Prints Puts Raises Reads Records Refines Refuses Replaces
     Rescales Restores Returns Runs Saves Says Scales Scans Scores Sets
-    Shifts Solves Splits Summarizes Sums Takes Times Trains Turns Updates
+    Shifts Solves Splits Summarizes Sums Takes Times Trains Turns
     Waits Writes Yields
 """.split())
 

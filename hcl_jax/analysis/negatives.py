@@ -2,7 +2,6 @@
 """Negatives of an anchor: weights, effects of beta and tau_plus, galleries."""
 
 from collections.abc import Sequence
-import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -231,9 +230,9 @@ def sample_negatives(
   """
   _checks.positive_int('num_samples', num_samples)
   logits, beta, where = _read(neg_logits, beta, where)
-  draw = functools.partial(jax.random.categorical, axis=-1)
   tilted = _log_weights(logits, beta, where)
-  draws = draw(key, tilted, shape=(num_samples, *tilted.shape[:-1]))
+  shape = num_samples, *tilted.shape[:-1]
+  draws = jax.random.categorical(key, tilted, shape=shape)
   return jnp.moveaxis(draws, 0, -1)
 
 
@@ -248,7 +247,7 @@ def hard_negative_gallery(
   """Finds the hardest negatives of anchors, and random ones for comparison.
 
   The paper's qualitative figure shows such a gallery (Robinson et al., 2021,
-  appendix).
+  appendix). A random negative may also be one of the hardest.
 
   Args:
     embeddings: the batch, ``[n, dim]``; need not be unit vectors.
@@ -259,9 +258,6 @@ def hard_negative_gallery(
       class. By default only the anchor itself is excluded.
     seed: seed of the random negatives.
 
-  Returns:
-    The gallery; a random negative may also be one of the hardest.
-
   Example:
     >>> import numpy as np
     >>> rows = np.float32([[1, 0], [1, 0.1], [-1, 0], [0, 1]])
@@ -271,7 +267,7 @@ def hard_negative_gallery(
   _checks.positive_int('k', k)
   units = _checks.units('embeddings', embeddings, rows=2)
   anchors = _read_anchors(anchors, len(units))
-  ids = similarities.read_ids(ids, len(units))
+  ids = similarities.read_ids('ids', ids, len(units))
   hardest, cosines = similarities.hardest_rows(units, ids, anchors, k)
   rng = np.random.default_rng(seed)
   random = np.stack([
@@ -294,16 +290,15 @@ def gallery_text(
 ) -> str:
   """Formats a gallery as text.
 
+  Each anchor is followed by its hardest and random negatives, with their
+  similarities.
+
   Args:
     gallery: result of :func:`hard_negative_gallery`.
     items: names of the rows of the batch, such as sentences; by default their
       indices.
     labels: integers ``[n]``; a ``*`` marks false negatives, which have the
       anchor's label.
-
-  Returns:
-    A heading for each anchor, followed by its hardest and random negatives with
-    their similarities.
   """
   rows = 1 + max(x.max() for x in (gallery.anchors, *gallery[1::2]))
   if items is None:
@@ -322,7 +317,9 @@ def gallery_text(
       rows = getattr(gallery, kind)[i]
       cosines = getattr(gallery, f'{kind}_similarities')[i]
       lines.append(f'  {kind}')
-      lines += _lines(anchor, rows, cosines, items, labels)
+      for row, cosine in zip(rows, cosines, strict=True):
+        mark = '*' if labels[row] == labels[anchor] else ' '
+        lines.append(f'  {mark} {cosine:+.3f}  {items[row]}')
   return '\n'.join(lines)
 
 
@@ -348,12 +345,6 @@ def _log_weights(logits, beta, where):
   tilted = jnp.where(where, beta * below, -jnp.inf)
   total = jnp.sum(jnp.exp(tilted), axis=-1, keepdims=True)
   return tilted - jnp.log(jnp.where(total == 0, 1, total))
-
-
-def _lines(anchor, rows, cosines, items, labels):
-  for row, cosine in zip(rows, cosines, strict=True):
-    mark = '*' if labels[row] == labels[anchor] else ' '
-    yield f'  {mark} {cosine:+.3f}  {items[row]}'
 
 
 def _read_anchors(anchors, rows):

@@ -64,9 +64,6 @@ def prior_from_labels(labels: Any) -> LabeledPrior:
   Args:
     labels: integers ``[n]``, n >= 3, of rows drawn at random.
 
-  Returns:
-    The estimate and its standard error.
-
   Example:
     >>> prior_from_labels([0, 0, 1, 1, 2, 3]).tau_plus
     0.13333333333333333
@@ -128,9 +125,6 @@ def mixture_proportion(
     delta: probability that the bound fails, in (0, 1).
     gamma: > 0; the authors use 0.01.
 
-  Returns:
-    The estimate, its bound and the curve behind them.
-
   References:
     [1] Garg, Wu, Smola, Balakrishnan and Lipton, Mixture Proportion Estimation
     and PU Learning: A Modern Approach, 2021.
@@ -142,7 +136,10 @@ def mixture_proportion(
   _checks.share('delta', delta)
   _checks.positive('gamma', gamma)
   thresholds = np.unique(positive)  # between them q_p is constant
-  q_p, q_u = (_share_from(x, thresholds) for x in (positive, unlabeled))
+  q_p, q_u = (
+      1 - np.searchsorted(x, thresholds, side='left') / len(x)
+      for x in (positive, unlabeled)
+  )
   e_p, e_u = (
       np.sqrt(np.log(4 / delta) / (2 * len(x))) for x in (positive, unlabeled)
   )
@@ -156,8 +153,3 @@ def mixture_proportion(
       coverage=q_p,
       ratio=q_u / q_p,
   )
-
-
-def _share_from(ordered, thresholds):
-  """Returns the share of numbers that are at least each threshold."""
-  return 1 - np.searchsorted(ordered, thresholds, side='left') / len(ordered)

@@ -61,17 +61,11 @@ def group_repeats(
     fields: values of all runs, keyed by field.
     scores: scores of all runs; NaN for a run without one.
     axis: numeric field that varies, to use as the axis instead.
-
-  Returns:
-    The scores of the repeats.
   """
-  blank = [''] * len(scores)
-  panel_of = list(map(str, fields.get(_PANEL, blank)))
-  names = _varying(fields, panel_of)
-  axis = _choose_axis(fields, names, axis)
+  panel_of, names, axis = _read(fields, len(scores), axis)
   others = _series_fields(fields, names, axis)
   series_of = _labels(_comparable(fields, panel_of), others, scores)
-  place_of = fields[axis] if axis else blank
+  place_of = fields[axis] if axis else [''] * len(scores)
   found = {}
   for *key, score in zip(panel_of, series_of, place_of, scores, strict=True):
     if np.isfinite(score):
@@ -82,7 +76,7 @@ def group_repeats(
       panels=panels,
       series=series,
       axis=_SYMBOLS.get(axis, axis),
-      ticks=list(map(_number, places)) if axis else places,
+      ticks=[f'{x:g}' for x in places] if axis else places,
       scores=[
           [[np.array(found.get((p, s, x), [])) for x in places] for s in series]
           for p in panels
@@ -129,16 +123,14 @@ def group_curves(
     The curves of each setting at the epochs that its repeats have in common,
     keyed by data set.
   """
-  blank = [''] * len(curves)
-  panel_of = list(map(str, fields.get(_PANEL, blank)))
-  names = _varying(fields, panel_of)
-  axis = _choose_axis(fields, names, axis)
+  panel_of, names, axis = _read(fields, len(curves), axis)
   others = _series_fields(fields, names, axis)
   labeled = [name for name in names if name == axis or name in others]
   comparable = _comparable(fields, panel_of)
   setting_of = _labels(comparable, labeled, curves)
   series_of = _labels(comparable, others, curves)
   place_of = _labels(comparable, [axis] if axis else [], curves)
+  swept = [name for name in names if name in _SYMBOLS]
   groups = {}
   for i, (epochs, _) in enumerate(curves):
     if len(epochs):
@@ -151,7 +143,10 @@ def group_curves(
             setting=setting,
             series=series_of[rows[0]],
             place=place_of[rows[0]],
-            is_baseline=_is_baseline(fields, names, rows[0]),
+            is_baseline=(
+                _AXIS in swept
+                and not any(fields[name][rows[0]] for name in swept)
+            ),
             epochs=common,
             scores=np.stack([
                 curves[i][1][np.isin(curves[i][0], common)] for i in rows
@@ -225,9 +220,27 @@ def epochs_to_reach(
   return float(epochs[i - 1] + part * (epochs[i] - epochs[i - 1]))
 
 
-def _is_baseline(fields, names, row):
-  numbers = [name for name in names if name in _SYMBOLS]
-  return _AXIS in numbers and not any(fields[name][row] for name in numbers)
+def _read(fields, num_runs, axis):
+  """Returns panels of the runs, fields that vary within a panel, and the axis.
+
+  The seed is not one of the fields.
+  """
+  panel_of = list(map(str, fields.get(_PANEL, [''] * num_runs)))
+  num_panels = len(set(panel_of))
+  names = [
+      name
+      for name, values in fields.items()
+      if name not in (_SEED, _PANEL)
+      and len(set(zip(panel_of, values, strict=True))) > num_panels
+  ]
+  numeric = [name for name in names if all(map(_is_number, fields[name]))]
+  if axis and axis not in numeric:
+    raise ValueError(
+        'axis must be a numeric field that varies: '
+        f'{" or ".join(numeric) or "there is none"}; got {axis!r}.'
+    )
+  axis = axis or (_AXIS if _AXIS in numeric else next(iter(numeric), ''))
+  return panel_of, names, axis
 
 
 def _comparable(fields, panel_of):
@@ -254,17 +267,6 @@ def _depends_on_panel(values, panel_of):
       and all(len(x) == 1 for x in others)
       and len(set(others)) > 1
   )
-
-
-def _varying(fields, panel_of):
-  """Returns the fields, other than the seed, that vary within a panel."""
-  num_panels = len(set(panel_of))
-  return [
-      name
-      for name, values in fields.items()
-      if name not in (_SEED, _PANEL)
-      and len(set(zip(panel_of, values, strict=True))) > num_panels
-  ]
 
 
 def _labels(fields, names, runs):
@@ -299,28 +301,15 @@ def _vary_together(fields, first, second):
   )
 
 
-def _choose_axis(fields, names, wanted):
-  numeric = [name for name in names if all(map(_is_number, fields[name]))]
-  if wanted and wanted not in numeric:
-    raise ValueError(
-        'axis must be a numeric field that varies: '
-        f'{" or ".join(numeric) or "there is none"}; got {wanted!r}.'
-    )
-  return wanted or (_AXIS if _AXIS in numeric else next(iter(numeric), ''))
-
-
 def _is_number(value):
   return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _number(value):
-  return f'{value:g}'
 
 
 def _label(name, value):
   if isinstance(value, str):
     return value  # clear without the name of its field
-  return f'{_symbol(name)} = {_number(value) if _is_number(value) else value}'
+  shown = f'{value:g}' if _is_number(value) else value
+  return f'{_symbol(name)} = {shown}'
 
 
 def _symbol(name):

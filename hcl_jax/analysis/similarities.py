@@ -96,9 +96,6 @@ def similarity_histograms(
     num_bins: number of bins of equal width from -1 to 1.
     block_size: rows and columns of a tile of similarities.
 
-  Returns:
-    The histograms; counts are int64.
-
   Example:
     >>> import numpy as np
     >>> rows = np.float32([[1, 0], [2, 0], [0, 1]])
@@ -118,9 +115,7 @@ def similarity_histograms(
     bins[~once] = 2 * num_bins
     counts += np.bincount(bins.ravel(), minlength=3 * num_bins)
   same, different, _ = counts.reshape(3, num_bins)
-  return SimilarityHistograms(
-      np.linspace(-1, 1, num_bins + 1), same, different
-  )
+  return SimilarityHistograms(np.linspace(-1, 1, num_bins + 1), same, different)
 
 
 def overlap_coefficient(histograms: SimilarityHistograms) -> float:
@@ -130,13 +125,8 @@ def overlap_coefficient(histograms: SimilarityHistograms) -> float:
     \sum_b \min(p_b, q_b)
 
   Here p_b and q_b are the shares of pairs of either kind in bin b. The result
-  is 0 if a threshold separates the kinds, and 1 if their distributions agree.
-
-  Args:
-    histograms: result of :func:`similarity_histograms`.
-
-  Returns:
-    A number between 0 and 1; NaN without pairs of one kind.
+  is 0 if a threshold separates the kinds, 1 if their distributions agree, and
+  NaN without pairs of one kind.
 
   References:
     Inman and Bradley, The Overlapping Coefficient as a Measure of Agreement
@@ -145,9 +135,7 @@ def overlap_coefficient(histograms: SimilarityHistograms) -> float:
   same, different = histograms.same, histograms.different
   if not (same.sum() and different.sum()):
     return float('nan')
-  return float(
-      np.minimum(same / same.sum(), different / different.sum()).sum()
-  )
+  return float(np.minimum(same / same.sum(), different / different.sum()).sum())
 
 
 def alignment(z1: Any, z2: Any) -> float:
@@ -156,15 +144,12 @@ def alignment(z1: Any, z2: Any) -> float:
   .. math::
     E \, \|f(x) - f(x^+)\|^2
 
-  Smaller is better. L_align of the paper is half of it, times the squared
-  radius.
+  It is between 0 and 4; smaller is better. L_align of the paper is half of it,
+  times the squared radius.
 
   Args:
     z1: first view, ``[batch, dim]``.
     z2: second view; row i is the positive of row i.
-
-  Returns:
-    A number between 0 and 4.
 
   References:
     Wang and Isola, Understanding Contrastive Representation Learning through
@@ -183,15 +168,12 @@ def uniformity(
     \log E \, e^{-s \|f(x) - f(y)\|^2}
 
   The mean is over pairs of different rows. Smaller is more uniform; equal
-  embeddings give 0.
+  embeddings give 0, the largest value.
 
   Args:
     embeddings: ``[n, dim]``.
     scale: s > 0; Wang and Isola use 2.
     block_size: rows and columns of a tile of similarities.
-
-  Returns:
-    A number <= 0.
 
   References:
     Wang and Isola, 2020, see :func:`alignment`.
@@ -217,6 +199,8 @@ def pair_similarities(
   """Computes the similarities of anchors to their positives and negatives.
 
   Anchors, positives and negatives are those of :func:`hcl_jax.simclr_loss`.
+  The result also has ``margin`` and ``hardest_margin``, the differences between
+  positive and negatives.
 
   Args:
     z1: first view, ``[batch, dim]``.
@@ -224,17 +208,10 @@ def pair_similarities(
     labels: integers ``[batch]``; rows with the anchor's label are not
       negatives.
     block_size: anchors in a tile of similarities; its other side is 2 batch.
-
-  Returns:
-    The similarities, and by ``margin`` and ``hardest_margin`` the differences
-    between positive and negatives.
   """
   _checks.positive_int('block_size', block_size)
   z1, z2 = _two_views(z1, z2)
-  if labels is None:
-    ids = np.arange(len(z1))
-  else:
-    ids = _checks.host_labels('labels', labels, len(z1))
+  ids = read_ids('labels', labels, len(z1))
   both, ids = np.concatenate([z1, z2]), np.concatenate([ids, ids])
   positive = np.sum(z1 * z2, axis=1)
   mean, hardest = np.empty((2, len(both)), np.float32)
@@ -255,7 +232,8 @@ def false_negatives(
 ) -> FalseNegatives:
   """Computes how many of the hardest negatives have the anchor's label.
 
-  Every row is an anchor, and all other rows are its negatives.
+  Every row is an anchor, and all other rows are its negatives. Shares are
+  averages over anchors.
 
   Args:
     embeddings: ``[n, dim]``.
@@ -264,9 +242,6 @@ def false_negatives(
     ids: integers ``[n]``; rows with the anchor's id, such as other views of its
       image, are not its negatives. By default every row has its own id.
     block_size: anchors in a tile of similarities; its other side is n.
-
-  Returns:
-    The shares, averaged over anchors.
   """
   _checks.positive_int('block_size', block_size)
   for number in k:
@@ -275,7 +250,7 @@ def false_negatives(
     raise ValueError('k must have at least one number, got none.')
   units = _checks.units('embeddings', embeddings, rows=2)
   labels = _checks.host_labels('labels', labels, len(units))
-  ids = read_ids(ids, len(units))
+  ids = read_ids('ids', ids, len(units))
   hits, false, negatives = np.zeros(max(k), np.int64), 0, 0
   for start in range(0, len(units), block_size):
     anchors = np.arange(start, min(start + block_size, len(units)))
@@ -292,11 +267,11 @@ def false_negatives(
   )
 
 
-def read_ids(ids: Any, rows: int) -> np.ndarray:
+def read_ids(name: str, ids: Any, rows: int) -> np.ndarray:
   """Returns checked ids; None becomes a different id for each row."""
   if ids is None:
     return np.arange(rows)
-  return _checks.host_labels('ids', ids, rows)
+  return _checks.host_labels(name, ids, rows)
 
 
 def hardest_rows(
@@ -308,7 +283,12 @@ def hardest_rows(
   of the rows.
   """
   keep = ids[anchors, None] != ids[None, :]
-  _refuse_few(keep, anchors, k)
+  count = keep.sum(axis=1)
+  if count.min() < k:
+    raise ValueError(
+        f'k must not exceed the number of negatives; got k = {k}, and row '
+        f'{anchors[count.argmin()]} has {count.min()} rows with another id.'
+    )
   cosines, rows = _top(units[anchors], units, keep, k)
   return np.asarray(rows), np.asarray(cosines)
 
@@ -319,9 +299,7 @@ def _two_views(z1, z2):
 
 
 def _cosines(rows, columns):
-  return np.asarray(
-      _vectors.inner_products(jnp.asarray(rows), jnp.asarray(columns))
-  )
+  return np.asarray(_vectors.inner_products(rows, columns))
 
 
 def _tiles(units, block_size) -> Iterator[tuple[np.ndarray, ...]]:
@@ -352,16 +330,6 @@ def _summary(cosines, keep):
       np.where(some, total / np.maximum(count, 1), np.nan),
       np.where(some, largest, np.nan),
   )
-
-
-def _refuse_few(keep: np.ndarray, anchors: np.ndarray, k: int) -> None:
-  """Raises ValueError if an anchor has fewer than k negatives."""
-  count = keep.sum(axis=1)
-  if count.min() < k:
-    raise ValueError(
-        f'k must not exceed the number of negatives; got k = {k}, and row '
-        f'{anchors[count.argmin()]} has {count.min()} rows with another id.'
-    )
 
 
 @functools.partial(jax.jit, static_argnames='k')

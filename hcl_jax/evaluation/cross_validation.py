@@ -29,7 +29,6 @@ _ROWS_FOR_PROCESSES = 500
 # Folds per task of a process, for any number of processes.
 _FOLDS_TOGETHER = 5
 
-
 # Processes that the threads of a sweep share.
 _pool_size: contextvars.ContextVar[int | None] = contextvars.ContextVar(
     'pool_size', default=None
@@ -40,12 +39,8 @@ _pool_size: contextvars.ContextVar[int | None] = contextvars.ContextVar(
 def shared_pool(size: int) -> Iterator[None]:
   """Runs cross-validations of several threads in shared processes.
 
-  Args:
-    size: how many processes; the same in all threads. They start with the
-      first cross-validation that is not told its ``workers``.
-
-  Yields:
-    Nothing.
+  Their number is the same in all threads. They start with the first
+  cross-validation that is not told its ``workers``.
   """
   token = _pool_size.set(size)
   try:
@@ -76,7 +71,8 @@ class Classifier(Protocol):
 
   def describe(self, features: np.ndarray) -> dict[str, Any]:
     """Returns what the classifier derives from training features, by name."""
-    ...
+    del features
+    return {}
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
@@ -121,8 +117,7 @@ def cross_validate(
     standard deviation; and ``folds``, each with ``accuracy``, the chosen ``c``,
     its ``inner_accuracy`` and what the classifier describes.
   """
-  features, labels, cs = _read(features, labels, cs)
-  _check_seed(seed)
+  features, labels, cs = _read(features, labels, cs, seed)
   check_folds(folds, inner_folds, labels, stratified=seed is not None)
   run_fold = functools.partial(
       _run_fold, cs=cs, inner_folds=inner_folds, seed=seed
@@ -175,17 +170,15 @@ def predict(
   Returns:
     Classes ``[n]``; the chosen ``c`` and its ``inner_score``.
   """
-  train_features, labels, cs = _read(train_features, train_labels, cs)
+  train_features, labels, cs = _read(train_features, train_labels, cs, seed)
   features = _checks.features('features', features, train_features.shape[1])
-  _check_seed(seed)
   _check_count('folds', folds, len(labels))
   divisions = _splits(labels, folds, seed)
+  starts = range(0, folds, _FOLDS_TOGETHER)
+  parts = [slice(start, start + _FOLDS_TOGETHER) for start in starts]
   inner = _in_processes(
       functools.partial(_inner_scores, cs=cs, score=score),
-      [
-          (classifier, train_features, labels, some)
-          for some in _in_parts(divisions, _FOLDS_TOGETHER)
-      ],
+      [(classifier, train_features, labels, divisions[x]) for x in parts],
       _read_workers(workers, len(labels), folds),
       _by_fold(progress, folds),
   )
@@ -234,9 +227,7 @@ def _check_count(name, folds, rows):
     )
 
 
-def _run_fold(
-    classifier, features, labels, division, *, cs, inner_folds, seed
-):
+def _run_fold(classifier, features, labels, division, *, cs, inner_folds, seed):
   """Chooses C on the rows outside a fold and scores on the fold."""
   rest, held_out = division
   train = features[rest], labels[rest]
@@ -279,10 +270,6 @@ def _splits(labels, folds, seed):
   return list(divide.split(np.zeros((len(labels), 1)), labels))
 
 
-def _in_parts(items, size):
-  return [items[i : i + size] for i in range(0, len(items), size)]
-
-
 def _by_fold(progress, folds):
   """Returns a progress function of tasks that reports folds."""
   if progress is None:
@@ -319,9 +306,20 @@ def _in_processes(function, arguments, workers, progress):
   return done
 
 
-def _read(features, labels, cs):
+def _read(features, labels, cs, seed):
   features = _checks.features('features', features).astype(np.float64)
-  return features, _read_labels(labels, len(features)), _read_cs(cs)
+  labels = _checks.classes('labels', labels, len(features))
+  if len(np.unique(labels)) < 2:
+    raise ValueError(
+        f'labels must have two classes or more, got only {labels[0]}.'
+    )
+  cs = [float(c) for c in cs]
+  if not cs or not all(0 < c < np.inf for c in cs):
+    raise ValueError(f'cs must be one or more numbers > 0, got {cs}.')
+  is_int = isinstance(seed, int) and not isinstance(seed, bool)
+  if seed is not None and not (is_int and seed >= 0):
+    raise ValueError(f'seed must be an int >= 0, got {seed!r}.')
+  return features, labels, cs
 
 
 def _read_workers(workers, rows, folds):
@@ -332,29 +330,3 @@ def _read_workers(workers, rows, folds):
     workers = min(joblib.cpu_count(), folds) if many else 1
   _checks.positive_int('workers', workers)
   return workers
-
-
-def _read_labels(labels, rows):
-  labels = np.asarray(labels)
-  integers = labels.dtype.kind in 'iu' and labels.size
-  num_classes = max(int(labels.max()) + 1, 1) if integers else 1
-  labels = _checks.classes('labels', labels, rows, num_classes)
-  if len(np.unique(labels)) < 2:
-    raise ValueError(
-        f'labels must have two classes or more, got only {labels[0]}.'
-    )
-  return labels
-
-
-def _read_cs(cs):
-  cs = [float(c) for c in cs]
-  if not cs or not all(0 < c < np.inf for c in cs):
-    raise ValueError(f'cs must be one or more numbers > 0, got {cs}.')
-  return cs
-
-
-def _check_seed(seed):
-  if seed is None:
-    return
-  if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-    raise ValueError(f'seed must be an int >= 0, got {seed!r}.')

@@ -87,16 +87,8 @@ def knn_scores(
   .. math::
     \log \sum_{j \in N_k(i),\ y_j = c} e^{\cos(q_i, b_j) / t}
 
-  Without the logarithm, votes would underflow at a small temperature.
-
-  Args:
-    bank: features ``[m, F]``.
-    bank_labels: classes of the bank, ``[m]``.
-    queries: features ``[n, F]``.
-    num_classes: number of classes.
-    k: number of neighbors that vote, at most m.
-    temperature: t > 0.
-    block_size: see :func:`nearest_neighbors`.
+  Without the logarithm, votes would underflow at a small temperature. Arguments
+  are those of :func:`knn_accuracy`.
 
   Returns:
     Scores ``[n, num_classes]`` in float64; -inf for a class without a vote.
@@ -166,9 +158,7 @@ def _search(bank, queries, k, block_size):
   return similarities, rows
 
 
-def _blocks(
-    array: np.ndarray, size: int
-) -> Iterator[tuple[int, np.ndarray]]:
+def _blocks(array: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
   """Yields first row and rows of blocks, the last one padded with zeros."""
   size = -(-len(array) // -(-len(array) // size))
   for start in range(0, len(array), size):

@@ -4,18 +4,32 @@
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import functools
+import math
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from hcl_jax import _checks
-from hcl_jax.evaluation import _head
-from hcl_jax.evaluation import _scaling
+from hcl_jax import _vectors
 from hcl_jax.evaluation import accuracy
 
 Progress = Callable[[int, float], None]
+
+_ROWS = 4096
+_FLOOR = 1e-3
+
+
+class _Rule(NamedTuple):
+  """Update rule without the learning rate; hashable."""
+
+  optimizer: str
+  momentum: float
+  weight_decay: float
 
 
 def linear_accuracy(
@@ -74,7 +88,7 @@ def linear_accuracy(
     list of ``{'seed', 'top1', 'top5', 'train_loss'}``. Accuracies are those of
     the last epoch, not of the best one.
   """
-  rule, rates = _head.read_rule(
+  rule, rates = _read_rule(
       epochs=epochs,
       learning_rate=learning_rate,
       weight_decay=weight_decay,
@@ -86,14 +100,14 @@ def linear_accuracy(
   train = _read('train', train_features, train_labels, num_classes)
   test = _read('test', test_features, test_labels, num_classes, train[0])
   if standardize:
-    scale = _scaling.standardizer(train[0])
+    scale = _standardizer(train[0])
     train, test = (scale(train[0]), train[1]), (scale(test[0]), test[1])
-  seeds = _head.read_seeds(seeds)
+  seeds = _read_seeds(seeds)
   features, labels = map(jnp.asarray, train)
 
   def run_epoch(states, epoch):
     pairs = [
-        _head.epoch(
+        _run_epoch(
             rule, state, features, labels,
             order=_order(seed, epoch, len(labels), batch_size),
             learning_rate=rates[epoch],
@@ -133,7 +147,8 @@ def linear_accuracy_from_batches(
   """Computes the accuracy of a linear classifier trained on new batches.
 
   Use it for the released protocol, which augments the training images again in
-  each epoch, and for features that do not fit on the device.
+  each epoch, and for features that do not fit on the device. Arguments that are
+  not listed here, and the result, are those of :func:`linear_accuracy`.
 
   Args:
     epoch_batches: function of the epoch, from 0, that returns an iterable of
@@ -142,23 +157,13 @@ def linear_accuracy_from_batches(
     test_features: ``[n, F]``.
     test_labels: ``[n]``.
     num_classes: number of classes.
-    epochs: passes over the training set.
-    learning_rate: learning rate of the first epoch.
-    weight_decay: coupled L2 penalty, on weights and bias.
-    optimizer: ``'adam'`` or ``'sgd'``.
-    momentum: momentum of ``'sgd'``.
-    decay_epochs: epochs at which the learning rate is divided by 10.
     standardize_as: features ``[m, F]``, for example of the training images
       without augmentation, whose mean and deviation standardize batches and
-      test set; None: raw features, as released. See :func:`linear_accuracy`.
+      test set; None: raw features, as released.
     seeds: one classifier per seed. All get the same batches, so that the
       encoder runs once; only their initial weights differ.
-    progress: called after each epoch with its number and the mean loss.
-
-  Returns:
-    See :func:`linear_accuracy`.
   """
-  rule, rates = _head.read_rule(
+  rule, rates = _read_rule(
       epochs=epochs,
       learning_rate=learning_rate,
       weight_decay=weight_decay,
@@ -167,11 +172,11 @@ def linear_accuracy_from_batches(
       decay_epochs=decay_epochs,
   )
   test = _read('test', test_features, test_labels, num_classes)
-  seeds = _head.read_seeds(seeds)
+  seeds = _read_seeds(seeds)
   width = test[0].shape[1]
   scale = jnp.asarray
   if standardize_as is not None:
-    scale = _scaling.standardizer(
+    scale = _standardizer(
         _checks.features('standardize_as', standardize_as, width)
     )
   padded = 0
@@ -184,10 +189,7 @@ def linear_accuracy_from_batches(
       rows += len(labels)
       padded = max(padded, len(labels))
       features, labels = _pad(scale(features), labels, padded)
-      pairs = [
-          _head.step(rule, state, features, labels, rates[epoch])
-          for state in states
-      ]
+      pairs = [_step(rule, x, features, labels, rates[epoch]) for x in states]
       states, sums = zip(*pairs, strict=True)
       totals.append(sums)
     if not rows:
@@ -209,9 +211,8 @@ def linear_accuracy_from_batches(
 def _train(run_epoch, test, *, rule, seeds, epochs, num_classes, progress):
   """Trains one head per seed, epoch by epoch, and scores them at the end."""
   features, labels = test
-  states = [
-      _head.init(rule, seed, features.shape[1], num_classes) for seed in seeds
-  ]
+  width = features.shape[1]
+  states = [_init(rule, seed, width, num_classes) for seed in seeds]
   losses = np.full(len(seeds), np.nan)
   for epoch in range(epochs):
     states, losses = run_epoch(states, epoch)
@@ -222,9 +223,10 @@ def _train(run_epoch, test, *, rule, seeds, epochs, num_classes, progress):
       )
     if progress is not None:
       progress(epoch, float(losses.mean()))
+  features = jnp.asarray(features)
   results = [
-      accuracy.top_accuracies(_head.scores(state, features), labels)
-      for state in states
+      accuracy.top_accuracies(np.asarray(_logits(params, features)), labels)
+      for params, _ in states
   ]
   return {
       name: float(np.mean([result[name] for result in results]))
@@ -241,10 +243,8 @@ def _read(split, features, labels, num_classes, like=None):
   _checks.positive_int('num_classes', num_classes)
   width = None if like is None else like.shape[1]
   features = _checks.features(f'{split}_features', features, width)
-  labels = _checks.classes(
-      f'{split}_labels', labels, len(features), num_classes
-  )
-  return features, labels
+  name = f'{split}_labels'
+  return features, _checks.classes(name, labels, len(features), num_classes)
 
 
 def _read_batch(features, labels, width, num_classes):
@@ -258,6 +258,33 @@ def _read_batch(features, labels, width, num_classes):
   return features, _checks.classes(
       'The labels of epoch_batches', labels, len(features), num_classes
   )
+
+
+def _standardizer(features: np.ndarray) -> Callable[[Any], jax.Array]:
+  """Returns a function that standardizes as these features need, on device.
+
+  Deviations are at least a thousandth of their root mean square, so that a
+  nearly constant feature is not scaled up to the size of the others.
+  """
+  blocks = [features[i : i + _ROWS] for i in range(0, len(features), _ROWS)]
+  total, squares = np.zeros((2, features.shape[1]))
+  for block in blocks:
+    total += np.sum(block, axis=0, dtype=np.float64)
+  mean = total / len(features)
+  for block in blocks:
+    squares += np.sum((block - mean[None]) ** 2, axis=0)
+  deviation = np.sqrt(squares / len(features))
+  floor = _FLOOR * np.sqrt(np.mean(deviation**2)) or 1.0
+  return functools.partial(
+      _scale,
+      mean=mean[None].astype(np.float32),
+      deviation=np.maximum(deviation, floor)[None].astype(np.float32),
+  )
+
+
+@jax.jit
+def _scale(features, mean, deviation):
+  return (features - mean) / deviation
 
 
 def _pad(features, labels, rows):
@@ -278,3 +305,99 @@ def _order(seed: int, epoch: int, rows: int, batch_size: int) -> np.ndarray:
   order = np.full(steps * size, -1, np.int32)
   order[:rows] = rng.permutation(rows)
   return order.reshape(steps, size)
+
+
+def _read_rule(
+    *, epochs, learning_rate, weight_decay, optimizer, momentum, decay_epochs
+):
+  """Returns the update rule and learning rates of the epochs ``[epochs]``."""
+  _checks.positive_int('epochs', epochs)
+  _checks.positive('learning_rate', learning_rate)
+  _checks.choice('optimizer', optimizer, ('adam', 'sgd'))
+  for name, value, end in (
+      ('weight_decay', weight_decay, math.inf), ('momentum', momentum, 1)
+  ):  # fmt: skip
+    _checks.number(name, value)
+    if not 0 <= value < end:
+      raise ValueError(f'{name} must be in [0, {end}), got {value}.')
+  drops = np.sum(
+      np.arange(epochs)[:, None] >= np.asarray(decay_epochs, int)[None, :],
+      axis=1,
+  )
+  rule = _Rule(optimizer, float(momentum), float(weight_decay))
+  return rule, np.asarray(learning_rate * 0.1**drops, np.float32)
+
+
+def _read_seeds(values):
+  values = [int(value) for value in values]
+  if not values or min(values) < 0:
+    raise ValueError(f'seeds must be one or more ints >= 0, got {values}.')
+  return values
+
+
+def _init(rule, seed, num_features, num_classes):
+  """Returns weights and bias uniform in +-1/sqrt(F), and optimizer state."""
+  rng = np.random.default_rng((seed, 0))
+  bound = num_features**-0.5
+  draw = functools.partial(rng.uniform, -bound, bound)
+  params = {
+      'weights': jnp.asarray(draw((num_features, num_classes)), jnp.float32),
+      'bias': jnp.asarray(draw(num_classes), jnp.float32),
+  }
+  return params, _transform(rule).init(params)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _run_epoch(rule, state, features, labels, *, order, learning_rate):
+  """Updates the state from one epoch of features that are on the device.
+
+  The order has the rows of each batch, ``[steps, b]``; -1 is padding. Returns
+  the new state and the sum of the losses, each before its update.
+  """
+
+  def body(state, rows):
+    batch_labels = jnp.where(rows < 0, -1, labels[rows])
+    return _update(rule, state, features[rows], batch_labels, learning_rate)
+
+  state, sums = jax.lax.scan(body, state, order)
+  return state, jnp.sum(sums)
+
+
+def _update(rule, state, features, labels, learning_rate):
+  """Updates the state from one batch, features ``[b, F]`` and labels ``[b]``.
+
+  Rows of label -1 are padding and do not count. Returns the new state and the
+  sum of the batch's losses.
+  """
+  params, opt_state = state
+  grad_fn = jax.value_and_grad(_mean_loss, has_aux=True)
+  (_, total), grads = grad_fn(params, features, labels)
+  updates, opt_state = _transform(rule).update(grads, opt_state, params)
+  params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
+  return (params, opt_state), total
+
+
+_step = jax.jit(_update, static_argnums=0, donate_argnums=1)
+
+
+def _mean_loss(params, features, labels):
+  """Returns mean and sum of the cross entropy over rows without padding."""
+  losses = optax.softmax_cross_entropy_with_integer_labels(
+      _logits(params, features), jnp.maximum(labels, 0)
+  )
+  total = jnp.sum(losses, where=labels >= 0)
+  return total / jnp.sum(labels >= 0), total
+
+
+def _logits(params, features):
+  products = _vectors.product(features, params['weights'])
+  return products + params['bias'][None, :]
+
+
+def _transform(rule: _Rule) -> optax.GradientTransformation:
+  """Returns the optimizer; decay is part of the gradient, also of the bias."""
+  direction = {
+      'adam': optax.scale_by_adam(),
+      'sgd': optax.trace(rule.momentum),
+  }[rule.optimizer]
+  return optax.chain(optax.add_decayed_weights(rule.weight_decay), direction)

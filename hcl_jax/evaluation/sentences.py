@@ -45,15 +45,14 @@ def sentence_scores(
 ) -> dict[str, Any]:
   """Scores embeddings on one of the six tasks by the task's protocol.
 
+  Options and results are those of :func:`sentence_accuracy`,
+  :func:`question_accuracy` or :func:`paraphrase_scores`.
+
   Args:
     embeddings: one per row of ``task.sentences``, ``[n, F]``; for a task of
       pairs ``[2 n, F]``, all first sentences before all second ones.
     task: the task.
-    **options: options of the function that scores the task; see Returns.
-
-  Returns:
-    Results of :func:`sentence_accuracy`, :func:`question_accuracy` or
-    :func:`paraphrase_scores`.
+    **options: options of the function that scores the task.
   """
   embeddings = np.asarray(embeddings)
   num_sentences = len(task.labels) * (2 if task.is_pairs else 1)
@@ -134,11 +133,9 @@ def question_accuracy(
     ``accuracy``, the chosen ``c`` and its ``inner_score``.
   """
   train = _shuffle(train_embeddings, train_labels, seed)
-  options.setdefault('cs', CS)
-  predicted, chosen = cross_validation.predict(
-      _Logistic(), *train, test_embeddings, folds=folds, seed=None, **options
+  test_labels, predicted, chosen = _predict(
+      train, test_embeddings, test_labels, folds=folds, **options
   )
-  test_labels = _read_labels(test_labels, predicted)
   accuracy = cross_validation.accuracy(test_labels, predicted)
   return {'accuracy': accuracy, **chosen}
 
@@ -174,12 +171,10 @@ def paraphrase_scores(
     ``accuracy``, ``f1``, the chosen ``c`` and its ``inner_score``, an F1.
   """
   train = _shuffle(pair_features(*train_pairs), train_labels, seed)
-  options.setdefault('cs', CS)
-  predicted, chosen = cross_validation.predict(
-      _Logistic(), *train, pair_features(*test_pairs), folds=folds, seed=None,
-      score=f1, **options,
-  )  # fmt: skip
-  test_labels = _read_labels(test_labels, predicted)
+  test = pair_features(*test_pairs)
+  test_labels, predicted, chosen = _predict(
+      train, test, test_labels, folds=folds, score=f1, **options
+  )
   accuracy = cross_validation.accuracy(test_labels, predicted)
   return {'accuracy': accuracy, 'f1': f1(test_labels, predicted), **chosen}
 
@@ -214,13 +209,18 @@ def _shuffle(features, labels, seed):
   return features[order], labels[order]
 
 
-def _read_labels(labels, predicted):
-  num_classes = max(int(np.max(labels, initial=0)), 0) + 1
-  return _checks.classes('test_labels', labels, len(predicted), num_classes)
+def _predict(train, test, test_labels, *, cs=CS, **options):
+  """Returns labels of the test set, predicted ones, and what was chosen."""
+  features, labels = train
+  predicted, chosen = cross_validation.predict(
+      _Logistic(), features, labels, test, cs=cs, seed=None, **options
+  )
+  test_labels = _checks.classes('test_labels', test_labels, len(predicted))
+  return test_labels, predicted, chosen
 
 
 @dataclasses.dataclass(frozen=True)
-class _Logistic:
+class _Logistic(cross_validation.Classifier):
   """Logistic regression of each class against the rest."""
 
   def predictions(self, features, labels, divisions, cs):
@@ -239,10 +239,6 @@ class _Logistic:
         chosen = np.argmax(scores, axis=0)
       results.append(list(classes[chosen]))
     return results
-
-  def describe(self, features):
-    del features
-    return {}
 
 
 def _with_ones(features):

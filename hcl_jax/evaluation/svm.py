@@ -78,7 +78,7 @@ def logistic_accuracy(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rbf:
+class _Rbf(cross_validation.Classifier):
   """Support vector machine; computes its kernel once for all C."""
 
   gamma: str | float
@@ -90,7 +90,7 @@ class _Rbf:
     from sklearn import svm
     from sklearn.metrics import pairwise
 
-    gamma = self._number(train[0])
+    gamma = self.describe(train[0])['gamma']
     kernel = pairwise.rbf_kernel(train[0], gamma=gamma)
     to_train = pairwise.rbf_kernel(features, train[0], gamma=gamma)
     return [
@@ -101,18 +101,16 @@ class _Rbf:
     ]
 
   def describe(self, features):
-    return {'gamma': self._number(features)}
-
-  def _number(self, features):
-    if self.gamma == 'auto':
-      return 1 / features.shape[1]
-    if self.gamma == 'scale':
-      return float(1 / (features.shape[1] * features.var() or 1.0))
-    return float(self.gamma)
+    gamma = self.gamma
+    if gamma == 'auto':
+      gamma = 1 / features.shape[1]
+    elif gamma == 'scale':
+      gamma = 1 / (features.shape[1] * features.var() or 1.0)
+    return {'gamma': float(gamma)}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Logistic:
+class _Logistic(cross_validation.Classifier):
   """Logistic regression on standardized features."""
 
   def predictions(self, features, labels, divisions, cs):
@@ -135,10 +133,6 @@ class _Logistic:
         model.fit(train_features, train[1])
       results.append(model.predict(features))
     return results
-
-  def describe(self, features):
-    del features
-    return {}
 
 
 def _one_by_one(predict, features, labels, divisions, cs):

@@ -75,9 +75,6 @@ def inspect(
     name: name of the run in the report; by default that of the directory.
     data_dir: directory of the data set, if it has moved since training.
 
-  Returns:
-    The inspection.
-
   Raises:
     FileNotFoundError: there is no run, no checkpoint, or no data.
     ValueError: the configuration is not valid on this machine.
@@ -111,13 +108,9 @@ def single_runs(
 ) -> dict[str, pathlib.Path]:
   """Returns directories of single runs, keyed by short unique names.
 
-  Args:
-    workdirs: directories of runs; one that compares variants stands for a run
-      of each variant.
-
-  Returns:
-    The directories. Runs of a sweep are named by the values that differ among
-    them, other runs by the end of their path.
+  A directory that compares variants stands for a run of each variant. Runs of a
+  sweep are named by the values that differ among them, other runs by the end of
+  their path.
   """
   paths = []
   for workdir in map(pathlib.Path, workdirs):

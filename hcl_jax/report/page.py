@@ -23,12 +23,7 @@ _SPRITE_COLUMNS = 16
 
 
 class Section(NamedTuple):
-  """Section of the page.
-
-  Attributes:
-    title: heading.
-    parts: HTML, as the functions of this module return it.
-  """
+  """Heading and parts, HTML as the functions of this module return it."""
 
   title: str
   parts: Sequence[str]
@@ -61,16 +56,7 @@ class PanelRun(NamedTuple):
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-  """Returns the page.
-
-  Args:
-    title: heading.
-    subtitle: line below the heading.
-    sections: sections; those without parts are left out.
-
-  Returns:
-    An HTML document.
-  """
+  """Returns an HTML document; sections without parts are left out."""
   sections = [section for section in sections if section.parts]
   links = ''.join(
       f'<a href="#s{i}">{html.escape(section.title)}</a>'
@@ -101,12 +87,7 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
 def frame(document: str, *, height: int) -> str:
   """Embeds a page into another, such as a notebook, isolated from it.
 
-  Args:
-    document: result of :func:`page`.
-    height: height in pixels; longer pages scroll.
-
-  Returns:
-    HTML.
+  The height is in pixels; longer pages scroll.
   """
   return (
       f'<div><iframe srcdoc="{html.escape(document, quote=True)}" '
@@ -135,13 +116,7 @@ def table(
 ) -> str:
   """Returns a table, the first column aligned left, the others right.
 
-  Args:
-    header: names of the columns.
-    lines: cells; ``**text**`` is bold.
-    caption: text above the table.
-
-  Returns:
-    HTML.
+  ``**text**`` in a cell is bold, and the caption is above the table.
   """
   head = ''.join(f'<th scope="col">{html.escape(x)}</th>' for x in header)
   body = ''.join(
@@ -156,49 +131,33 @@ def table(
 
 
 def configurations(fields: Mapping[str, Mapping[str, Any]]) -> str:
-  """Returns the configurations of runs side by side, differences first.
+  """Returns the configurations of runs side by side.
 
-  Args:
-    fields: values keyed by field, keyed by run.
-
-  Returns:
-    HTML: a table of the differences, and a collapsed one of all fields.
+  Values are keyed by field, keyed by run. A table of the differences is
+  followed by a collapsed one of all fields.
   """
-  names = list(dict.fromkeys(x for of_run in fields.values() for x in of_run))
-  rows = {
-      name: [repr(of_run.get(name, '-')) for of_run in fields.values()]
+  names = dict.fromkeys(x for of_run in fields.values() for x in of_run)
+  lines = [
+      [name, *(repr(of_run.get(name, '-')) for of_run in fields.values())]
       for name in names
-  }
-  differing = {k: x for k, x in rows.items() if len(set(x)) > 1}
-  parts = []
-  if differing:
-    lines = [[name, *values] for name, values in differing.items()]
-    parts.append(table(['differs in', *fields], lines))
-  everything = table(
-      ['field', *fields], [[name, *values] for name, values in rows.items()]
-  )
+  ]
+  differing = [line for line in lines if len(set(line[1:])) > 1]
+  parts = [table(['differs in', *fields], differing)] if differing else []
   parts.append(
-      f'<details><summary>all {len(rows)} fields</summary>{everything}'
-      '</details>'
+      f'<details><summary>all {len(lines)} fields</summary>'
+      f'{table(["field", *fields], lines)}</details>'
   )
   return '\n'.join(parts)
 
 
 def chart(svg: str, label: str, caption: str | None = None) -> str:
-  """Returns a vector figure, which dark mode inverts.
+  """Returns a vector figure of matplotlib, which dark mode inverts.
 
-  Args:
-    svg: the figure, as matplotlib writes it.
-    label: description for screen readers.
-    caption: text below the figure.
-
-  Returns:
-    HTML.
+  The label is for screen readers, the caption is below the figure.
   """
   svg = svg[svg.index('<svg') :]
-  # Without a size of its own it fills the column.
-  svg = re.sub(r'^(<svg[^>]*?) width="[^"]*"', r'\1', svg, count=1)
-  svg = re.sub(r'^(<svg[^>]*?) height="[^"]*"', r'\1', svg, count=1)
+  for size in ('width', 'height'):  # without them it fills the column
+    svg = re.sub(rf'^(<svg[^>]*?) {size}="[^"]*"', r'\1', svg, count=1)
   label = html.escape(label, quote=True)
   svg = f'<svg role="img" aria-label="{label}"' + svg[len('<svg') :]
   return f'<figure class="chart">{svg}{_caption(caption)}</figure>'
@@ -206,11 +165,10 @@ def chart(svg: str, label: str, caption: str | None = None) -> str:
 
 def picture(png: bytes, label: str, caption: str | None = None) -> str:
   """Returns a pixel image, which dark mode leaves as it is."""
-  source = _data_address(png)
   label = html.escape(label, quote=True)
   return (
-      f'<figure><img style="max-width:100%;height:auto" src="{source}" '
-      f'alt="{label}">{_caption(caption)}</figure>'
+      '<figure><img style="max-width:100%;height:auto" '
+      f'src="{_data_address(png)}" alt="{label}">{_caption(caption)}</figure>'
   )
 
 
@@ -231,7 +189,7 @@ def beta_panel(
       false.
 
   Returns:
-    HTML with its data; the script is part of the page.
+    HTML with its data; the script is in :func:`page`.
   """
   data = {
       'max_beta': _MAX_BETA,
@@ -242,10 +200,8 @@ def beta_panel(
   }
   if isinstance(items, np.ndarray):
     columns = min(_SPRITE_COLUMNS, len(items))
-    data |= {
-        'columns': columns,
-        'sprite': _data_address(to_png(tile_images(items, columns))),
-    }
+    data['columns'] = columns
+    data['sprite'] = _data_address(to_png(tile_images(items, columns)))
   else:
     data['texts'] = list(items)
   # A "</script>" in the data must not end the script.
@@ -281,14 +237,9 @@ def beta_panel(
 
 
 def tile_images(images: np.ndarray, columns: int) -> np.ndarray:
-  """Arranges images in a grid, padded with black.
+  """Arranges images, uint8 ``[m, height, width, 3]``, in a grid.
 
-  Args:
-    images: uint8 ``[m, height, width, 3]``.
-    columns: number of images in a row.
-
-  Returns:
-    uint8 ``[rows * height, columns * width, 3]``.
+  Places without an image are black.
   """
   rows = -(-len(images) // columns)
   _, height, width, channels = images.shape
@@ -316,14 +267,17 @@ def _panel_run(run, labels):
   for i, item in enumerate(run.anchors):
     columns = np.flatnonzero(run.where[i])
     items = np.asarray(run.items)[columns]
-    same = None if labels is None else labels[items] == labels[item]
-    positive = None if run.pos_logits is None else _short(run.pos_logits[i])
+    same = positive = None
+    if labels is not None:
+      same = (labels[items] == labels[item]).astype(int).tolist()
+    if run.pos_logits is not None:
+      positive = _short(run.pos_logits[i])
     anchors.append({
         'item': int(item),
         'positive': positive,
         'logits': [_short(x) for x in run.neg_logits[i, columns]],
         'items': items.tolist(),
-        'same': None if same is None else same.astype(int).tolist(),
+        'same': same,
     })
   return {
       'name': run.name,

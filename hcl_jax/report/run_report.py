@@ -102,6 +102,11 @@ class RunReport:
         )
         for run in self._runs
     }
+    pairs = {
+        run.name: analysis.pair_similarities(*run.sample.views)
+        for run in self._runs
+        if run.sample.views is not None
+    }
     parts = [
         self._chart(
             plots.similarity_figure(histograms),
@@ -115,7 +120,7 @@ class RunReport:
                 [
                     run.name,
                     f'{analysis.overlap_coefficient(histograms[run.name]):.3f}',
-                    *_geometry(run.sample),
+                    *_geometry(run.sample, pairs.get(run.name)),
                 ]
                 for run in self._runs
             ],
@@ -126,21 +131,10 @@ class RunReport:
             'cosine to negatives.'
         ),
     ]
-    return parts + self._margins() + self._false_negatives()
-
-  def _margins(self):
-    pairs = {
-        run.name: analysis.pair_similarities(*run.sample.views)
-        for run in self._runs
-        if run.sample.views is not None
-    }
-    if not pairs:
-      return []
-    figure = plots.margins_figure(pairs)
-    return [self._chart(figure, 'margins', 'histograms of margins')]
-
-  def _false_negatives(self):
-    found = {
+    if pairs:
+      figure = plots.margins_figure(pairs)
+      parts.append(self._chart(figure, 'margins', 'histograms of margins'))
+    false = {
         run.name: analysis.false_negatives(
             run.sample.embeddings,
             run.sample.labels,
@@ -149,10 +143,11 @@ class RunReport:
         for run in self._runs
         if run.sample.item_names is not None
     }
-    if not found:
-      return []
-    figure = plots.false_negatives_figure(found)
-    return [self._chart(figure, 'false_negatives', 'shares of false negatives')]
+    if false:
+      figure = plots.false_negatives_figure(false)
+      words = 'shares of false negatives'
+      parts.append(self._chart(figure, 'false_negatives', words))
+    return parts
 
   def _weights(self):
     numbers = {
@@ -249,17 +244,9 @@ def save_chart(
     label: str,
     caption: str | None = None,
 ) -> str:
-  """Writes a figure as PNG and SVG.
+  """Writes a figure as PNG and SVG into a folder, and returns it as HTML.
 
-  Args:
-    figure: the figure.
-    output: folder to write to.
-    name: name of the files, without suffix.
-    label: description of the figure for screen readers.
-    caption: text below the figure.
-
-  Returns:
-    The figure as HTML.
+  The name of the files is without suffix; see :func:`page.chart` for the rest.
   """
   for kind in ('png', 'svg'):
     plots.save(figure, output / f'{name}.{kind}')
@@ -268,18 +255,17 @@ def save_chart(
 
 
 def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
-  """Returns the panel with a slider for beta.
+  """Returns the panel with a slider for beta; see :func:`page.beta_panel`.
 
-  Args:
-    runs: the runs; those with another batch than the first are left out.
-
-  Returns:
-    HTML, see :func:`hcl_jax.report.page.beta_panel`.
+  Runs with another batch than the first are left out.
   """
   first = runs[0].sample
-  alike = [run for run in runs if _same_items(run.sample.items, first.items)]
   return page.beta_panel(
-      [_panel_run(run) for run in alike],
+      [
+          _panel_run(run)
+          for run in runs
+          if np.array_equal(run.sample.items, first.items)
+      ],
       items=first.items,
       names=first.item_names,
       labels=_item_labels(first),
@@ -298,12 +284,11 @@ def _describe_pairs(sample):
   )
 
 
-def _geometry(sample):
+def _geometry(sample, pairs):
   """Returns uniformity, alignment and margin as cells of a table."""
   aligned = margin = '-'
-  if sample.views is not None:
+  if pairs is not None:
     aligned = f'{analysis.alignment(*sample.views):.3f}'
-    pairs = analysis.pair_similarities(*sample.views)
     margin = f'{np.nanmean(pairs.margin):.3f}'
   return f'{analysis.uniformity(sample.embeddings):.3f}', aligned, margin
 
@@ -330,7 +315,7 @@ def _clamped(run):
       negatives.pos_logits,
       negatives.neg_logits,
       beta=run.config.loss.beta,
-      tau_plus=run.sample.negatives.tau_plus,
+      tau_plus=negatives.tau_plus,
       log_floor=_log_floor(run),
       where=negatives.where,
   )
@@ -343,20 +328,16 @@ def _item_labels(sample):
   return sample.labels[: len(sample.items)]
 
 
-def _same_items(items, others):
-  return len(items) == len(others) and np.array_equal(items, others)
-
-
 def _panel_run(run):
   negatives = run.sample.negatives
   rows = np.arange(min(_PANEL_ANCHORS, len(negatives.anchors)))
-  # The panel's script cannot compute a loss with a soft floor.
   loss = run.config.loss
+  # The panel's script cannot compute a loss with a soft floor.
   with_loss = negatives.pos_logits is not None and loss.floor != 'soft'
   return page.PanelRun(
       name=run.name,
-      beta=run.config.loss.beta,
-      tau_plus=run.sample.negatives.tau_plus,
+      beta=loss.beta,
+      tau_plus=negatives.tau_plus,
       pos_logits=negatives.pos_logits[rows] if with_loss else None,
       neg_logits=negatives.neg_logits[rows],
       where=negatives.where[rows],

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports on sweeps: figures, tables and sections of the page."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import pathlib
 
+import numpy as np
+
 from hcl_jax import analysis
+from hcl_jax.analysis import repeats as repeats_lib
 from hcl_jax.report import page
 from hcl_jax.report import plots
 from hcl_jax.report import run_report
-from hcl_jax.report import tables
 from hcl_jax.runs import reporting
 from hcl_jax.sweeps import results as results_lib
 
@@ -47,32 +51,25 @@ class SweepReport:
 
   def table(self) -> str:
     """Returns mean and deviation of every setting, in Markdown."""
-    return tables.repeats_table(self._repeats, self._score)
+    return repeats_table(self._repeats, self._score)
 
   def sections(self) -> list[page.Section]:
     """Writes figures and tables, and returns all sections of the page."""
-    sections = [
-        page.Section('Scores', [self._scores()]),
-        page.Section('Table', [self._cells()]),
-    ]
-    if self._curves:
-      sections.append(page.Section('Training', self._training()))
-    return sections
-
-  def _scores(self):
-    return run_report.save_chart(
+    chart = run_report.save_chart(
         plots.repeats_figure(self._repeats, self._score),
         self._output,
         self._score.replace('/', '_'),
         f'{self._score} by {self._repeats.axis}',
     )
-
-  def _cells(self):
     reporting.write_text(self._output / 'table.md', self.table() + '\n')
-    return page.table(
-        *tables.repeats_cells(self._repeats),
-        caption=tables.repeats_caption(self._repeats, self._score),
+    cells = page.table(
+        *_repeats_cells(self._repeats),
+        caption=_repeats_caption(self._repeats, self._score),
     )
+    sections = [page.Section('Scores', [chart]), page.Section('Table', [cells])]
+    if self._curves:
+      sections.append(page.Section('Training', self._training()))
+    return sections
 
   def _training(self):
     """Draws curves, and tabulates when they reach the baseline's last score."""
@@ -82,9 +79,105 @@ class SweepReport:
         f'curves_{self._curve_score.replace("/", "_")}',
         f'{self._curve_score} by epoch',
     )
-    header, lines = tables.epochs_cells(self._curves)
+    header, lines = epochs_cells(self._curves)
     if not lines:
       return [chart]
     text = reporting.markdown_table(header, lines, words=2)
     reporting.write_text(self._output / 'epochs.md', text + '\n')
     return [chart, page.table(header, lines, caption=_EPOCHS)]
+
+
+def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
+  """Formats the scores of settings, between 0 and 1, in Markdown.
+
+  Below a caption, the table has a row for each data set and a column for each
+  setting. A single data set with several series has a row for each series. The
+  best mean of a row is bold.
+  """
+  return '\n\n'.join([
+      _repeats_caption(repeats, score),
+      reporting.markdown_table(*_repeats_cells(repeats)),
+  ])
+
+
+def epochs_cells(
+    panels: Mapping[str, Sequence[repeats_lib.Curves]],
+) -> tuple[list[str], list[list[str]]]:
+  """Returns header and cells of the epochs to the baseline's last score.
+
+  Data sets, which key the curves, have rows if they have one baseline. Each
+  repeat is compared with the repeat of the baseline that has its seed.
+  """
+  lines = []
+  for name, panel in panels.items():
+    baseline = repeats_lib.baseline_of(panel)
+    for curves in panel if baseline else []:
+      lines.append([name, curves.setting, *_reached(curves, baseline)])
+  return ['', 'setting', 'epochs to the baseline’s last score',
+          'repeats that reach it'], lines  # fmt: skip
+
+
+def _repeats_caption(repeats, score):
+  counts = repeats.counts()
+  alike = len(counts) == 1
+  number = f'{min(counts)} repeats' if alike else 'repeats (in parentheses)'
+  return (
+      f'{score} in percent, mean ± standard deviation over {number}; the best '
+      'mean of each row is bold.'
+  )
+
+
+def _repeats_cells(repeats):
+  """Returns header and cells of the table of repeats; ``**x**`` is bold."""
+  series, rows = repeats.series, repeats.scores
+  names, corner = repeats.panels, ''
+  if len(names) == 1 and repeats.axis and len(series) > 1:
+    corner, names, series = names[0], series, ['']
+    rows = [[cells] for cells in rows[0]]
+  header = [
+      _setting(repeats.axis, label, tick)
+      for label in series
+      for tick in repeats.ticks
+  ]
+  alike = len(repeats.counts()) == 1
+  lines = [
+      [name, *_row([cell for cells in row for cell in cells], alike)]
+      for name, row in zip(names, rows, strict=True)
+  ]
+  return [corner, *header], lines
+
+
+def _reached(curves, baseline):
+  """Returns the cells of a setting: epochs, and how many repeats get there."""
+  targets = dict(zip(baseline.seeds, baseline.scores[:, -1], strict=True))
+  epochs = [
+      repeats_lib.epochs_to_reach(
+          curves.epochs, scores, targets[seed], interpolate=True
+      )
+      for seed, scores in zip(curves.seeds, curves.scores, strict=True)
+      if seed in targets
+  ]
+  reached = [x for x in epochs if x is not None]
+  words = '-'
+  if reached:
+    words = f'{np.mean(reached):.1f}'
+  if len(reached) > 1:
+    words += f' ± {np.std(reached, ddof=1):.1f}'
+  return [words, f'{len(reached)} of {len(epochs)}']
+
+
+def _setting(axis, series, tick):
+  place = f'{axis} = {tick}' if axis else ''
+  return ', '.join(filter(None, [series, place])) or 'all'
+
+
+def _row(cells, alike):
+  means = [np.mean(cell) if len(cell) else -np.inf for cell in cells]
+  best = max(means)
+  words = []
+  for cell, mean in zip(cells, means, strict=True):
+    word = reporting.spread(cell)
+    if len(cell) and mean == best and len(cells) > 1:
+      word = f'**{word}**'
+    words.append(word if alike or not len(cell) else f'{word} ({len(cell)})')
+  return words

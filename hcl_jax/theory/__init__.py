@@ -13,9 +13,9 @@ from hcl_jax.theory.bounds import tilted_loss
 from hcl_jax.theory.bounds import variance_against_alignment
 from hcl_jax.theory.bounds import worst_case_loss
 from hcl_jax.theory.packing import Packing
+from hcl_jax.theory.packing import Trajectory
 from hcl_jax.theory.packing import ball_packing
 from hcl_jax.theory.packing import known_angle
 from hcl_jax.theory.packing import packing_value
 from hcl_jax.theory.packing import tammes_packing
-from hcl_jax.theory.toy import Trajectory
-from hcl_jax.theory.toy import train_free_embeddings
+from hcl_jax.theory.packing import train_free_embeddings

@@ -25,7 +25,6 @@ from hcl_jax import _vectors
 from hcl_jax.analysis import negatives
 from hcl_jax.losses import tilting
 
-_BOUNDS = ('derived', 'printed')
 _ROUNDING = 1e-5  # rounding error of a loss in float32
 
 
@@ -97,13 +96,10 @@ def tilted_loss(
     beta: concentration, >= 0.
     temperature: t > 0.
     num_negatives: Q > 0.
-
-  Returns:
-    The objective.
   """
   _checks.beta(beta)
-  sample = _Sample(embeddings, labels, temperature)
-  return float(sample.loss(beta, _read_q(num_negatives)))
+  sample = _Sample(embeddings, labels, temperature, num_negatives)
+  return float(sample.loss(beta))
 
 
 def worst_case_loss(
@@ -119,17 +115,10 @@ def worst_case_loss(
     L^*(f) = \sup_q L(f, q) = E_{x, x^+} \log\Bigl(1 +
       Q\, e^{\max_{x^-} f(x)^\top f(x^-) - f(x)^\top f(x^+)}\Bigr)
 
-  Args:
-    embeddings: ``[n, dim]``.
-    labels: integers ``[n]``, of at least two classes.
-    temperature: t > 0.
-    num_negatives: Q > 0.
-
-  Returns:
-    The objective.
+  Arguments are those of :func:`tilted_loss`.
   """
-  sample = _Sample(embeddings, labels, temperature)
-  return float(sample.worst_loss(_read_q(num_negatives)))
+  sample = _Sample(embeddings, labels, temperature, num_negatives)
+  return float(sample.worst_loss())
 
 
 def convergence_in_beta(
@@ -140,29 +129,19 @@ def convergence_in_beta(
     temperature: float = 0.5,
     num_negatives: float = 1.0,
 ) -> BetaCurve:
-  """Computes the objective at several betas, and its limit.
+  """Computes :func:`tilted_loss` at each beta, and :func:`worst_case_loss`.
 
   Proposition 1 of the paper: L(f, q_beta^-) rises to L*(f) as beta grows.
-
-  Args:
-    embeddings: ``[n, dim]``.
-    labels: integers ``[n]``, of at least two classes.
-    betas: concentrations, >= 0.
-    temperature: t > 0.
-    num_negatives: Q > 0.
-
-  Returns:
-    :func:`tilted_loss` at each beta, and :func:`worst_case_loss`.
+  ``betas`` are >= 0; the other arguments are those of :func:`tilted_loss`.
   """
   betas = _checks.numbers('betas', betas)
   for beta in betas:
     _checks.beta(beta)
-  q = _read_q(num_negatives)
-  sample = _Sample(embeddings, labels, temperature)
+  sample = _Sample(embeddings, labels, temperature, num_negatives)
   return BetaCurve(
       betas=betas,
-      losses=np.array([float(sample.loss(beta, q)) for beta in betas]),
-      limit=float(sample.worst_loss(q)),
+      losses=np.array([float(sample.loss(beta)) for beta in betas]),
+      limit=float(sample.worst_loss()),
   )
 
 
@@ -175,18 +154,13 @@ def limiting_worst_case_loss(
     L_\infty^*(f) = E_{x, x^+} \log \frac{\max_{x^-} e^{f(x)^\top f(x^-)}}
       {e^{f(x)^\top f(x^+)}} = L_{align}(f) + L_{unif}^*(f) - 1/t
 
-  Args:
-    embeddings: ``[n, dim]``.
-    labels: integers ``[n]``, of at least two classes.
-    temperature: t > 0.
-
-  Returns:
-    The parts; ``loss`` is their sum minus 1/t.
+  Arguments are those of :func:`tilted_loss`. ``loss`` of the result is the
+  limit.
   """
   sample = _Sample(embeddings, labels, temperature)
   return LimitingLoss(
       alignment=float(sample.alignment()),
-      uniformity=float(jnp.mean(sample.hardest())),
+      uniformity=float(jnp.mean(sample.scale * sample.largest())),
       squared_radius=float(sample.scale),
   )
 
@@ -207,9 +181,6 @@ def least_limiting_loss(
       :func:`hcl_jax.theory.ball_packing`. If a better packing exists, the
       infimum is smaller.
     temperature: t > 0.
-
-  Returns:
-    The infimum.
   """
   _checks.temperature(temperature)
   return -packing_value / (2 * temperature)
@@ -256,7 +227,7 @@ def risk_bound(
     The bound; 1 where the theorem says nothing, that is, for eps > 1 or
     s^2 <= 0.
   """
-  _checks.choice('bound', bound, _BOUNDS)
+  _checks.choice('bound', bound, ('derived', 'printed'))
   _checks.positive_int('num_classes', num_classes)
   _checks.temperature(temperature)
   _checks.number('excess_loss', excess_loss)
@@ -306,7 +277,7 @@ def one_positive_variance(
     A curve of one point: alignment, variance and bound, ``[1]`` each.
   """
   _checks.beta(beta)
-  sample = _Sample(embeddings, labels, temperature, negatives=False)
+  sample = _Sample(embeddings, labels, temperature, classes=1)
   alignment = float(sample.alignment())
   scale = float(sample.scale)
   log_bound = (2 + 4 * beta) * scale
@@ -324,7 +295,7 @@ def variance_against_alignment(
     temperature: float = 0.5,
     seed: int = 0,
 ) -> VarianceCurve:
-  """Computes variance and alignment of classes with growing spread.
+  """Computes :func:`one_positive_variance` of classes with growing spread.
 
   Rows of a class are its center plus normal noise, scaled to unit length.
 
@@ -335,9 +306,6 @@ def variance_against_alignment(
     beta: concentration, >= 0.
     temperature: t > 0.
     seed: seed of the noise, which all spreads share up to its scale.
-
-  Returns:
-    :func:`one_positive_variance` at each spread.
   """
   _checks.positive_int('num_rows', num_rows)
   spreads = _checks.numbers('spreads', spreads)
@@ -361,63 +329,57 @@ def variance_against_alignment(
 class _Sample:
   """Cosines of all pairs, and which of them have the same label."""
 
-  def __init__(self, embeddings, labels, temperature, *, negatives=True):
+  def __init__(
+      self, embeddings, labels, temperature, num_negatives=1.0, *, classes=2
+  ):
     _checks.temperature(temperature)
+    _checks.positive('num_negatives', num_negatives)
     units = _checks.units('embeddings', embeddings)
     labels = _checks.host_labels('labels', labels, len(units))
-    if negatives and len(np.unique(labels)) < 2:
+    if len(np.unique(labels)) < classes:
       raise ValueError(
           'labels must be of at least two classes, otherwise there are no '
           f'negatives; got only {labels[0]}.'
       )
     self.scale = jnp.asarray(1 / temperature, units.dtype)
-    self.units = jnp.asarray(units)
-    self.cosines = _vectors.inner_products(self.units, self.units)
+    self.num_negatives = jnp.float32(num_negatives)
+    self.cosines = _vectors.inner_products(units, units)
     self.same = jnp.asarray(labels[:, None] == labels[None, :])
 
-  def loss(self, beta, q):
+  def loss(self, beta):
     peak, log_mean = _tilted(self.cosines, self.scale, beta, ~self.same)
-    return self._mean_loss(peak, log_mean, q)
+    return self._mean_loss(peak, log_mean)
 
-  def worst_loss(self, q):
-    peak = self._largest()
-    return self._mean_loss(peak, jnp.zeros_like(peak), q)
+  def worst_loss(self):
+    peak = self.largest()
+    return self._mean_loss(peak, jnp.zeros_like(peak))
 
-  def hardest(self):
-    return self.scale * self._largest()
+  def largest(self):
+    return jnp.max(jnp.where(self.same, -jnp.inf, self.cosines), axis=1)
 
   def alignment(self):
     squares = jnp.maximum(2 * (1 - self.cosines), 0)  # cosines may round up
-    return self.scale * jnp.mean(self._mean_over_same(squares)) / 2
+    return self.scale * self._mean_over_same(squares) / 2
 
   def positive_variance(self, beta):
-    weights = negatives.negative_weights(
-        self.scale * self.cosines, beta=beta, where=self.same
-    )
+    logits = self.scale * self.cosines
+    weights = negatives.negative_weights(logits, beta=beta, where=self.same)
     weights = np.asarray(weights, np.float64)
     # In float64, because e^s overflows float32 at a small temperature.
-    values = np.exp(np.asarray(self.scale * self.cosines, np.float64))
+    values = np.exp(np.asarray(logits, np.float64))
     mean = np.sum(weights * values, axis=1, keepdims=True)
     return np.mean(np.sum(weights * (values - mean) ** 2, axis=1))
 
-  def _largest(self):
-    return jnp.max(jnp.where(self.same, -jnp.inf, self.cosines), axis=1)
-
-  def _mean_loss(self, peak, log_mean, q):
+  def _mean_loss(self, peak, log_mean):
     gap = self.scale * (peak[:, None] - self.cosines) + log_mean[:, None]
-    losses = jax.nn.softplus(gap + jnp.log(q))
-    return jnp.mean(self._mean_over_same(losses))
+    losses = jax.nn.softplus(gap + jnp.log(self.num_negatives))
+    return self._mean_over_same(losses)
 
   def _mean_over_same(self, values):
-    return jnp.mean(values, axis=1, where=self.same)
+    return jnp.mean(jnp.mean(values, axis=1, where=self.same))
 
 
 @jax.jit
 def _tilted(cosines, scale, beta, where):
   beta = jnp.asarray(beta, cosines.dtype)
   return tilting.tilted_log_mean(cosines, scale, beta, where)
-
-
-def _read_q(num_negatives):
-  _checks.positive('num_negatives', num_negatives)
-  return jnp.float32(num_negatives)

@@ -9,7 +9,6 @@ from sklearn import datasets
 from sklearn import linear_model
 
 from hcl_jax import evaluation
-from hcl_jax.evaluation import _head
 from hcl_jax.evaluation import linear
 from tests.support import testing
 
@@ -71,15 +70,15 @@ class LinearTest(parameterized.TestCase):
 
   @parameterized.parameters(('adam', 0.9), ('sgd', 0.7))
   def test_updates_by_hand_with_a_ragged_batch(self, optimizer, momentum):
-    rule = _head.Rule(optimizer, momentum, weight_decay=0.1)
+    rule = linear._Rule(optimizer, momentum, weight_decay=0.1)
     features, labels = _task()
     order = [linear._order(5, epoch, 23, 8) for epoch in range(3)]
     rates = np.float32([0.05, 0.05, 0.005])
-    state = _head.init(rule, 5, 6, 3)
+    state = linear._init(rule, 5, 6, 3)
     start = jax.device_get(state[0])
     losses = []
     for rows, rate in zip(order, rates, strict=True):
-      state, total = _head.epoch(
+      state, total = linear._run_epoch(
           rule, state, jnp.asarray(features), jnp.asarray(labels, jnp.int32),
           order=rows, learning_rate=rate,
       )  # fmt: skip
@@ -162,7 +161,7 @@ class LinearTest(parameterized.TestCase):
     self.assertEqual(linear._order(0, 0, 23, 512).shape, (1, 23))
 
   def test_learning_rate_falls_at_the_decay_epochs(self):
-    _, rates = _head.read_rule(
+    _, rates = linear._read_rule(
         epochs=5,
         learning_rate=30.0,
         weight_decay=0.0,

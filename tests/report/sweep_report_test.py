@@ -14,7 +14,7 @@ import numpy as np
 from hcl_jax import analysis
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.report import plots
-from hcl_jax.report import tables
+from hcl_jax.report import sweep_report
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import results as results_lib
@@ -199,7 +199,7 @@ class CurvesTest(absltest.TestCase):
     self.assertEqual(self.panels['b'][1].seeds, [0, 1])
 
   def test_epochs_to_the_baseline_of_the_same_seed(self):
-    header, lines = tables.epochs_cells(self.panels)
+    header, lines = sweep_report.epochs_cells(self.panels)
     self.assertLen(header, 4)
     self.assertEqual(
         lines,
@@ -216,7 +216,7 @@ class CurvesTest(absltest.TestCase):
       fields = {'loss.beta': [0.0, 0.0, 1.0], name: [*values, values[0]]}
       panels = analysis.group_curves(fields, _run_curves([0.4, 0.6, 0.8]))
       self.assertLen(panels[''], 3)
-      self.assertEqual(tables.epochs_cells(panels)[1], [])
+      self.assertEqual(sweep_report.epochs_cells(panels)[1], [])
 
   def test_is_drawn(self):
     figure = plots.repeated_curves_figure(self.panels, 'knn/top1')
@@ -275,7 +275,7 @@ class TableTest(absltest.TestCase):
         seed=(0, 1),
     )
     scores = np.array([80, 82, 70, 74, 90, 90, 60, 60] + [50] * 6 + [51, 53])
-    table = tables.repeats_table(
+    table = sweep_report.repeats_table(
         analysis.group_repeats(fields, scores / 100), 'svm/accuracy'
     )
     about, _, head, _, mutag, dd = table.splitlines()
@@ -301,7 +301,7 @@ class TableTest(absltest.TestCase):
         data__name=('stl10',), loss__variant=('paper', 'released'),
         loss__beta=(0.0, 1.0), seed=(0, 1),
     )  # fmt: skip
-    table = tables.repeats_table(
+    table = sweep_report.repeats_table(
         analysis.group_repeats(fields, np.arange(8) / 10), 'knn/top1'
     )
     self.assertEqual(
@@ -314,7 +314,7 @@ class TableTest(absltest.TestCase):
   def test_numbers_of_repeats_where_they_differ(self):
     fields = _columns(loss__beta=(0.0, 1.0, 2.0), seed=(0, 1))
     scores = [0.5, 0.7, 0.8, math.nan, math.nan, math.nan]
-    table = tables.repeats_table(
+    table = sweep_report.repeats_table(
         analysis.group_repeats(fields, scores), 'svm/accuracy'
     )
     self.assertIn('over repeats (in parentheses);', table)

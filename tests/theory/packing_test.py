@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import theory
-from hcl_jax.theory import toy
+from hcl_jax.theory import packing
 from tests import reference
 from tests.support import testing
 
@@ -140,7 +140,7 @@ class ToyTest(absltest.TestCase):
       pos = [logits[i, j] for j in own if j != i]
       neg = [logits[i, j] for j in range(12) if j not in own]
       expected += reference.hard_nce(pos, neg, 2.0, 0.0)
-    actual = toy._loss(jnp.asarray(points), 2.0, 0.5)
+    actual = packing._loss(jnp.asarray(points), 2.0, 0.5)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
   def test_a_large_beta_trains_towards_the_packing(self):

@@ -22,13 +22,12 @@ def similarity_figure(
 ) -> figure_lib.Figure:
   """Draws overlaid histograms of the similarities of pairs.
 
+  Pairs of the same label are above, of different labels below; the legend gives
+  each run's overlap coefficient.
+
   Args:
     histograms: results of :func:`hcl_jax.analysis.similarity_histograms`, keyed
       by run.
-
-  Returns:
-    A figure with pairs of the same label above and of different labels below;
-    the legend gives each run's overlap coefficient.
   """
   style.refuse_empty('histograms', histograms)
   figure, places = style.panels(2, 1, (6.4, 4.8), sharex=True)
@@ -36,19 +35,16 @@ def similarity_figure(
   for axes, (kind, title) in zip(places, kinds, strict=True):
     for i, found in enumerate(histograms.values()):
       _draw_histogram(axes, found.edges, getattr(found, kind), i)
-    counts = np.stack([getattr(x, kind).sum() for x in histograms.values()])
+    counts = [getattr(x, kind).sum() for x in histograms.values()]
     _say_where_empty(axes, counts)
     axes.set_title(title, loc='left')
     axes.set_ylim(bottom=0)
-  places[0].set_xlim(-1, 1)
-  places[1].set_xlabel('cosine similarity')
+  axes.set(xlim=(-1, 1), xlabel='cosine similarity')
   figure.supylabel('pairs (% per 0.1 of similarity)')
-  labels = [
-      _with_number(
-          name, similarities.overlap_coefficient(found), 'overlap {:.2f}'
-      )
-      for name, found in histograms.items()
-  ]
+  labels = []
+  for name, found in histograms.items():
+    overlap = similarities.overlap_coefficient(found)
+    labels.append(_with_number(name, overlap, 'overlap {:.2f}'))
   style.legend_above(figure, axes, labels)
   return figure
 
@@ -59,13 +55,12 @@ def margins_figure(
 ) -> figure_lib.Figure:
   """Draws histograms of the margin to the hardest negative.
 
+  The legend gives each run's share of anchors with a negative margin, that is,
+  a negative nearer than the positive.
+
   Args:
     pairs: results of :func:`hcl_jax.analysis.pair_similarities`, keyed by run.
     num_bins: number of bins between the smallest and the largest margin.
-
-  Returns:
-    A figure with one histogram per run; the legend gives the share of anchors
-    with a negative margin, that is, a negative nearer than the positive.
   """
   style.refuse_empty('pairs', pairs)
   figure, (axes,) = style.panels(1, 1, style.WIDE)
@@ -83,8 +78,10 @@ def margins_figure(
   _say_where_empty(axes, joined)
   axes.axvline(0, color=style.GRAY, linewidth=1)
   axes.set_ylim(bottom=0)
-  axes.set_xlabel('margin: cosine to the positive minus hardest negative')
-  axes.set_ylabel('anchors (% per 0.1 of margin)')
+  axes.set(
+      xlabel='margin: cosine to the positive minus hardest negative',
+      ylabel='anchors (% per 0.1 of margin)',
+  )
   style.legend_above(figure, axes, labels)
   return figure
 
@@ -93,14 +90,12 @@ def margins_figure(
 def false_negatives_figure(
     found: Mapping[str, similarities.FalseNegatives],
 ) -> figure_lib.Figure:
-  """Draws the share of false negatives among the k hardest.
+  """Draws the share of false negatives among the k hardest, for each run.
+
+  A dashed line is at the share among random negatives.
 
   Args:
     found: results of :func:`hcl_jax.analysis.false_negatives`, keyed by run.
-
-  Returns:
-    A figure with one line per run over k, and a dashed line at the share among
-    random negatives.
   """
   style.refuse_empty('found', found)
   figure, (axes,) = style.panels(1, 1, style.WIDE)
@@ -134,9 +129,6 @@ def effective_negatives_figure(
       beta, keyed by run: ``[n]``, or ``[n, anchors]``, of which the median and
       a band from the 10th to the 90th percentile are drawn.
     num_negatives: N, drawn as a dashed line.
-
-  Returns:
-    A figure with one line per run.
   """
   style.refuse_empty('counts', counts)
   betas = _checks.numbers('betas', betas)
@@ -166,15 +158,13 @@ def curves_figure(
 ) -> figure_lib.Figure:
   """Draws scores over epochs, and when runs reach a baseline's last score.
 
+  A mark, and the epoch in the legend, show where a run first reaches it.
+
   Args:
     curves: epochs and scores between 0 and 1, keyed by run.
     score: name of the score.
     baseline: the run whose last score the others should reach; None draws the
       curves only.
-
-  Returns:
-    A figure with one line per run. A mark, and the epoch in the legend, show
-    where a run first reaches the baseline's last score.
   """
   style.refuse_empty('curves', curves)
   if baseline is not None and baseline not in curves:
@@ -182,8 +172,10 @@ def curves_figure(
         f'baseline must be one of {", ".join(curves)}; got {baseline}.'
     )
   figure, (axes,) = style.panels(1, 1, style.WIDE)
-  target = None if baseline is None else curves[baseline][1][-1]
-  if target is not None:
+  target = title = None
+  if baseline is not None:
+    target = curves[baseline][1][-1]
+    title = f'reaches {target:.1%} ({baseline}) at'
     style.mark_height(axes, 100 * target)
   for i, (name, (epochs, scores)) in enumerate(curves.items()):
     epochs, scores = np.asarray(epochs), np.asarray(scores)
@@ -206,27 +198,18 @@ def curves_figure(
     style.draw_line(axes, epochs, 100 * scores, i, label, markers=False)
   axes.set_xlabel('epoch')
   axes.set_ylabel(f'{score.replace("/", " ")} (%)')
-  title = None if target is None else f'reaches {target:.1%} ({baseline}) at'
   style.legend_above(figure, axes, title=title)
   return figure
 
 
 @style.styled
 def losses_figure(curves: Mapping[str, tuple[Any, Any]]) -> figure_lib.Figure:
-  """Draws losses over epochs.
-
-  Args:
-    curves: epochs and losses, keyed by run.
-
-  Returns:
-    A figure with one line per run.
-  """
+  """Draws losses over epochs; ``curves`` has (epochs, losses), keyed by run."""
   style.refuse_empty('curves', curves)
   figure, (axes,) = style.panels(1, 1, style.WIDE)
   for i, (name, (epochs, losses)) in enumerate(curves.items()):
     style.draw_line(axes, epochs, losses, i, name, markers=False)
-  axes.set_xlabel('epoch')
-  axes.set_ylabel('loss')
+  axes.set(xlabel='epoch', ylabel='loss')
   axes.legend()
   return figure
 
@@ -235,7 +218,9 @@ def losses_figure(curves: Mapping[str, tuple[Any, Any]]) -> figure_lib.Figure:
 def gallery_figure(
     gallery: negatives.Gallery, images: Any, *, labels: Any = None
 ) -> figure_lib.Figure:
-  """Draws a grid of anchors with their hardest and random negatives.
+  """Draws anchors with their hardest negatives, and random ones below.
+
+  Similarities are above the images.
 
   Args:
     gallery: result of :func:`hcl_jax.analysis.hard_negative_gallery`.
@@ -243,9 +228,6 @@ def gallery_figure(
       ``[n, height, width, 1 or 3]``; uint8, or floats between 0 and 1.
     labels: ``[n]``; false negatives, which have the anchor's label, get a
       frame.
-
-  Returns:
-    A figure with two rows per anchor, and similarities above the images.
   """
   images = _read_images(images)
   rows = 1 + max(x.max() for x in (gallery.anchors, *gallery[1::2]))
@@ -255,17 +237,19 @@ def gallery_figure(
         f'{len(images)}.'
     )
   count, k = gallery.hardest.shape
-  rows, columns = 2 * count, k + 1
-  size = 0.8 * columns + 0.8, rows + 0.3
-  figure, places = style.panels(rows, columns, size)
-  places = np.reshape(places, (count, 2, columns))
+  size = 0.8 * (k + 1) + 0.8, 2 * count + 0.3
+  figure, places = style.panels(2 * count, k + 1, size)
+  places = np.reshape(places, (count, 2, k + 1))
   for axes in places.ravel():
     axes.set_axis_off()
   for i, anchor in enumerate(gallery.anchors):
     _draw_image(places[i, 0, 0], images[anchor], 'anchor', None)
     for j, kind in enumerate(('hardest', 'random')):
       cosines = getattr(gallery, f'{kind}_similarities')[i]
-      _name_row(places[i, j, 0], kind)
+      axes = places[i, j, 0]
+      axes.text(
+          -0.15, 0.5, kind, transform=axes.transAxes, ha='right', va='center'
+      )
       for axes, row, cosine in zip(
           places[i, j, 1:], getattr(gallery, kind)[i], cosines, strict=True
       ):
@@ -324,9 +308,3 @@ def _draw_image(axes, image, title, false):
     axes.tick_params(length=0, labelleft=False, labelbottom=False)
     for spine in axes.spines.values():
       spine.set(visible=True, color=style.COLORS[1], linewidth=3)
-
-
-def _name_row(axes, kind):
-  axes.text(
-      -0.15, 0.5, kind, transform=axes.transAxes, ha='right', va='center'
-  )

@@ -129,19 +129,16 @@ def legend_above(
 ) -> None:
   """Adds a legend above the panels, where it hides no curve.
 
-  Args:
-    figure: the figure.
-    axes: where to take handles and labels from.
-    labels: of the series 0, 1, ..., to use instead of those of the axes.
-    **options: of ``Figure.legend``.
+  It has the given labels of the series 0, 1, ..., or else those of the axes.
+  Options are those of ``Figure.legend``.
   """
-  handles, named = axes.get_legend_handles_labels()
-  if labels is not None:
+  if labels is None:
+    handles, labels = axes.get_legend_handles_labels()
+  else:
     handles = [
         lines_lib.Line2D([], [], color=color(i), linestyle=dash(i), lw=2)
         for i in range(len(labels))
     ]
-  labels = named if labels is None else labels
   figure.legend(
       handles=handles,
       labels=labels,

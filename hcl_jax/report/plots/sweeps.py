@@ -24,16 +24,14 @@ def repeats_figure(
 ) -> figure_lib.Figure:
   """Draws the distribution of scores over the repeats of each setting.
 
-  Every repeat is a point. A box shows the quartiles, and whiskers reach to the
-  last points within 1.5 times the interquartile range; fewer than three repeats
-  get mean and standard deviation instead.
+  Every data set has a panel, every series a color, and every repeat a point. A
+  box shows the quartiles, and whiskers reach to the last points within 1.5
+  times the interquartile range; fewer than three repeats get mean and standard
+  deviation instead.
 
   Args:
     repeats: scores between 0 and 1.
     score: name of the score.
-
-  Returns:
-    A figure with a panel for each data set and a color for each series.
   """
   rows, columns = style.grid_shape(len(repeats.panels))
   width = max(style.WIDE[0], columns * style.PANEL[0] + style.MARGIN)
@@ -51,7 +49,7 @@ def repeats_figure(
   figure.supxlabel(repeats.axis)
   if len(repeats.series) > 1:
     figure.legend(
-        handles=list(map(_legend_handle, range(len(repeats.series)))),
+        handles=[_legend_handle(i) for i in range(len(repeats.series))],
         labels=repeats.series,
         loc='outside upper center',
         ncols=style.legend_columns(width, repeats.series, style.MAX_COLUMNS),
@@ -66,15 +64,14 @@ def repeated_curves_figure(
 ) -> figure_lib.Figure:
   """Draws scores over epochs, averaged over repeats.
 
+  Every data set has a panel and every setting a line, in a band of one standard
+  deviation to each side. A dashed line marks the last score of a panel's only
+  baseline. With more lines than colors each series gets its own panel; those of
+  a single data set share their scale.
+
   Args:
     panels: curves of settings, keyed by data set.
     score: name of the score.
-
-  Returns:
-    A figure with a panel for each data set and a line for each setting, in a
-    band of one standard deviation to each side. A dashed line marks the last
-    score of a panel's only baseline. With more lines than colors each series
-    gets its own panel; those of a single data set share their scale.
   """
   style.refuse_empty('panels', panels)
   share_scale = len(panels) == 1

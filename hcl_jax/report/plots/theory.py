@@ -11,7 +11,6 @@ from hcl_jax.analysis import prior
 from hcl_jax.report.plots import style
 from hcl_jax.theory import bounds
 from hcl_jax.theory import packing as packing_lib
-from hcl_jax.theory import toy
 
 
 @style.styled
@@ -20,9 +19,6 @@ def beta_figure(curves: Mapping[str, bounds.BetaCurve]) -> figure_lib.Figure:
 
   Args:
     curves: results of :func:`hcl_jax.theory.convergence_in_beta`, keyed by run.
-
-  Returns:
-    A figure with one line per run, and a dashed line at its limit.
   """
   style.refuse_empty('curves', curves)
   figure, (axes,) = style.panels(1, 1, style.WIDE)
@@ -40,14 +36,11 @@ def beta_figure(curves: Mapping[str, bounds.BetaCurve]) -> figure_lib.Figure:
 def variance_figure(
     curves: Mapping[str, bounds.VarianceCurve],
 ) -> figure_lib.Figure:
-  """Draws the variance of the one-positive estimate against alignment.
+  """Draws the variance of the one-positive estimate, and its dotted bound.
 
   Args:
     curves: results of :func:`hcl_jax.theory.variance_against_alignment`, by
       name.
-
-  Returns:
-    A figure with a line and a dotted bound for each, on logarithmic axes.
   """
   style.refuse_empty('curves', curves)
   figure, (axes,) = style.panels(1, 1, style.WIDE)
@@ -58,10 +51,8 @@ def variance_figure(
     bound = curve.bound[shown]
     axes.plot(alignment, bound, ':', color=style.color(i), linewidth=1.5)
   axes.plot([], [], ':', color=style.GRAY, label="the lemma's bound")
-  axes.set_xscale('log')
-  axes.set_yscale('log')
-  axes.set_xlabel('alignment loss, E |f(x) - f(x⁺)|² / 2')
-  axes.set_ylabel('variance of exp f(x)·f(v)')
+  axes.set(xscale='log', xlabel='alignment loss, E |f(x) - f(x⁺)|² / 2')
+  axes.set(yscale='log', ylabel='variance of exp f(x)·f(v)')
   style.legend_above(figure, axes)
   return figure
 
@@ -70,32 +61,26 @@ def variance_figure(
 def mixture_figure(
     found: prior.MixtureProportion, *, known: float | None = None
 ) -> figure_lib.Figure:
-  """Draws the curve behind an estimated share of positives.
+  """Draws the curve behind an estimated share of positives, and its bound.
+
+  The curve is the ratio of unlabeled data to positives above each threshold.
 
   Args:
     found: result of :func:`hcl_jax.analysis.mixture_proportion`.
     known: the true share, if known.
-
-  Returns:
-    A figure of the ratio of unlabeled data to positives above each threshold,
-    with the estimate and its upper bound.
   """
   figure, (axes,) = style.panels(1, 1, style.WIDE)
   coverage = 100 * found.coverage
   axes.plot(coverage, found.ratio, color=style.color(0), linewidth=2)
-  for i, (name, value) in enumerate(
-      (('estimate', found.share), ('upper bound', found.upper),
-       ('known', known)), 1
-  ):  # fmt: skip
+  for i, name, value, dash in (
+      (1, 'estimate', found.share, '--'),
+      (2, 'upper bound', found.upper, '-.'),
+      (3, 'known', known, ':'),
+  ):
     if value is not None:
-      axes.axhline(
-          value,
-          color=style.color(i),
-          linestyle=('--', '-.', ':')[i - 1],
-          label=f'{name}: {value:.3f}',
-      )
-  axes.set_xlim(0, 100)
-  axes.set_ylim(0, max(3 * found.upper, 0.1))
+      label = f'{name}: {value:.3f}'
+      axes.axhline(value, color=style.color(i), linestyle=dash, label=label)
+  axes.set(xlim=(0, 100), ylim=(0, max(3 * found.upper, 0.1)))
   axes.set_xlabel('positives that score above the threshold (%)')
   axes.set_ylabel('unlabeled / positives above it')
   style.legend_above(figure, axes)
@@ -106,14 +91,11 @@ def mixture_figure(
 def packing_figure(
     packings: Mapping[str, packing_lib.Packing],
 ) -> figure_lib.Figure:
-  """Draws packings on the circle or the sphere.
+  """Draws packings on the circle or the sphere, with their smallest angles.
 
   Args:
     packings: results of :func:`hcl_jax.theory.tammes_packing` or
       ``ball_packing``, in 2-D or 3-D, by name.
-
-  Returns:
-    A figure with a panel for each, titled with the smallest angle in degrees.
   """
   style.refuse_empty('packings', packings)
   rows, columns = style.grid_shape(len(packings))
@@ -129,16 +111,15 @@ def packing_figure(
 
 
 @style.styled
-def trajectory_figure(trajectory: toy.Trajectory) -> figure_lib.Figure:
+def trajectory_figure(trajectory: packing_lib.Trajectory) -> figure_lib.Figure:
   """Draws how free embeddings approach the optimal packing.
+
+  In 2-D and 3-D there are the first and the last frame and the paths of the
+  class means; in any dimension the smallest angle between class means and the
+  spread of classes over steps.
 
   Args:
     trajectory: result of :func:`hcl_jax.theory.train_free_embeddings`.
-
-  Returns:
-    A figure with the first and the last frame and the paths of the class means,
-    in 2-D or 3-D, and with the smallest angle between class means and the
-    spread of classes over steps.
   """
   dim = trajectory.embeddings.shape[-1]
   drawn = dim in (2, 3)
@@ -148,8 +129,9 @@ def trajectory_figure(trajectory: toy.Trajectory) -> figure_lib.Figure:
   if drawn:
     for i, (frame, when) in enumerate(((0, 'start'), (-1, 'end'))):
       axes = _sphere(figure, (1, 3, i + 1), dim)
-      if frame:
-        _draw_paths(axes, trajectory.class_means)
+      paths = trajectory.class_means.swapaxes(0, 1) if when == 'end' else []
+      for k, path in enumerate(paths):
+        axes.plot(*path.T, color=style.color(k), linewidth=1, alpha=0.6)
       _draw_on_sphere(
           axes, trajectory.embeddings[frame], trajectory.labels, size=5
       )
@@ -202,11 +184,6 @@ def _draw_contacts(axes, packing):
   near = np.arccos(np.clip(cosines, -1, 1)) < packing.angle + 1e-2
   for i, j in zip(*np.nonzero(np.triu(near, 1)), strict=True):
     axes.plot(*packing.points[[i, j]].T, color=style.GRAY, linewidth=1)
-
-
-def _draw_paths(axes, means):
-  for i in range(means.shape[1]):
-    axes.plot(*means[:, i].T, color=style.color(i), linewidth=1, alpha=0.6)
 
 
 def _draw_progress(axes, trajectory):
