@@ -192,7 +192,7 @@ def _read_numbers(name, kind, files, columns=1) -> np.ndarray:
     raise ValueError(f'{file} is empty.')
   try:
     with warnings.catch_warnings():
-      # Before numpy 2.3 a float became an integer with no more than that.
+      # Old numpy (2.0) takes a float for an integer with no more than that.
       warnings.simplefilter('error', DeprecationWarning)
       numbers = np.loadtxt(
           io.BytesIO(content), np.int64, comments=None, delimiter=',', ndmin=2
