@@ -43,7 +43,16 @@ __all__ = (*losses.__all__, 'losses', 'schedules')
 def __getattr__(name: str) -> Any:
   if name not in _LAZY:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return importlib.import_module(f'{__name__}.{name}')
+  try:
+    return importlib.import_module(f'{__name__}.{name}')
+  except ModuleNotFoundError as error:
+    if error.name is None or error.name.startswith(__name__):
+      raise
+    raise ModuleNotFoundError(
+        f"{__name__}.{name} needs the package {error.name!r}; pip install "
+        "'hcl_jax[train]' brings it.",
+        name=error.name,
+    ) from error
 
 
 def __dir__() -> list[str]:

@@ -2,14 +2,18 @@
 """Runs commands: parses flags, prints errors as one line with a status."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import sys
+from typing import Any
 
 from absl import app
 from absl import flags
 
+import hcl_jax
 from hcl_jax.storage import locations
 
 _STOPPED = 130  # as a shell says of Ctrl-C
+_only_checks = False
 
 
 class UsageError(Exception):
@@ -24,7 +28,8 @@ def run(
     name: str,
     main: Callable[[list[str]], int | None],
     *,
-    own_flags: str | None = None,
+    own_flags: Sequence[str] = (),
+    explain: Callable[[str], str] = lambda flag: '',
 ) -> None:
   """Parses flags and runs a command.
 
@@ -33,8 +38,9 @@ def run(
     main: the command; gets the arguments that are not flags. A UsageError or
       Failure is printed as one line, and the process ends with status 2 or 1;
       Ctrl-C that it does not catch likewise, with status 130.
-    own_flags: prefix, ``'--NAME.'``, of flags that main reads itself; they are
-      passed among its arguments.
+    own_flags: prefixes, ``'--NAME.'``, of flags that main reads itself, passed
+      among its arguments; it asks :func:`only_checks` too.
+    explain: returns a hint for a flag that there is not.
   """
 
   def guarded(argv):
@@ -47,17 +53,60 @@ def run(
     except KeyboardInterrupt:  # where there is nothing to save yet, or ever
       print(f'\n{name}: stopped.', file=sys.stderr)
       return _STOPPED
+    except RuntimeError as error:
+      if 'initialize backend' not in str(error):
+        raise
+      return refuse(name, error)
 
   def parse(argv):
-    own = [x for x in argv[1:] if own_flags and x.startswith(own_flags)]
-    others = [x for x in argv[1:] if x not in own]
+    if {'-h', '--help'}.intersection(argv):
+      app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
+    if '--version' in argv:
+      print(f'hcl_jax {hcl_jax.__version__}')
+      sys.exit(0)
+    own, others = _separate(argv[1:], tuple(own_flags))
     try:
       # Or JAX tells of every backend that is absent.
-      return flags.FLAGS([argv[0], '--verbosity=-1', *others]) + own
-    except Exception as error:  # whatever a configuration file raises
+      rest = flags.FLAGS([argv[0], '--verbosity=-1', *others]) + own
+    except flags.UnrecognizedFlagError as error:
+      words = f'{error} {explain(error.flagname)}'
+      sys.exit(refuse(name, UsageError(words)))
+    except flags.Error as error:
       sys.exit(refuse(name, error))
+    if flags.FLAGS.only_check_args:
+      if own_flags:
+        flags.FLAGS.only_check_args = False
+        global _only_checks
+        _only_checks = True
+      else:
+        print(f'{name}: the flags are valid.')
+    return rest
 
   app.run(guarded, flags_parser=parse)
+
+
+def only_checks() -> bool:
+  """Returns whether --only_check_args asks for no more than checks."""
+  return _only_checks
+
+
+def _separate(arguments, prefixes):
+  """Returns flags with these prefixes, and the others.
+
+  A value after a space, ``'--NAME.X' 'VALUE'``, goes with its flag.
+  """
+  own, others, needs_value = [], [], False
+  for argument in arguments:
+    if prefixes and argument.startswith(prefixes):
+      own.append(argument)
+      needs_value = '=' not in argument
+    elif needs_value and not argument.startswith('--'):
+      own[-1] += f'={argument}'
+      needs_value = False
+    else:
+      others.append(argument)
+      needs_value = False
+  return own, others
 
 
 def require(*names: str) -> None:
@@ -66,6 +115,13 @@ def require(*names: str) -> None:
     flags.register_validator(
         name, lambda value: value not in (None, '', []), 'it must be given.'
     )
+
+
+def given(flag: flags.FlagHolder) -> Any:
+  """Returns the value of a flag; raises UsageError if it was not given."""
+  if flag.value in (None, '', []):
+    raise UsageError(f'flag --{flag.name}={flag.value}: it must be given.')
+  return flag.value
 
 
 def local(*names: str) -> None:

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 import traceback
+from typing import Any
 from typing import NoReturn
 
 from absl import flags
@@ -38,7 +39,9 @@ _HEARTBEAT_TIMEOUT = flags.DEFINE_integer(
 )
 
 
-def run(name: str, main: Callable[[list[str]], int | None]) -> None:
+def run(
+    name: str, main: Callable[[list[str]], int | None], **options: Any
+) -> None:
   """Runs a command as ``command.run`` does, with the processes of the flags.
 
   Args:
@@ -46,6 +49,7 @@ def run(name: str, main: Callable[[list[str]], int | None]) -> None:
     main: the command. A UsageError must be raised in all processes. Any other
       error ends this process at once, which the others notice, so that they do
       not wait.
+    **options: further ones of ``command.run``.
   """
 
   def joined(arguments):
@@ -72,7 +76,7 @@ def run(name: str, main: Callable[[list[str]], int | None]) -> None:
     processes.stop()
     return status
 
-  command.run(name, joined)
+  command.run(name, joined, **options)
 
 
 def _join() -> bool:

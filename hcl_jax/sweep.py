@@ -20,9 +20,9 @@ import sys
 from absl import flags
 import jax
 import joblib
-from ml_collections import config_flags
 
 from hcl_jax import command
+from hcl_jax import configurations
 from hcl_jax import domains
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
@@ -31,9 +31,7 @@ from hcl_jax.sweeps import pool
 from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
 
-_CONFIG = config_flags.DEFINE_config_file(
-    'config', None, 'The configuration, as configs/NAME.py[:VARIANT].'
-)
+_CONFIG, _PRINT_CONFIG = configurations.define_flags()
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the sweep; continued if it holds this one.'
 )
@@ -49,15 +47,19 @@ _JOBS = flags.DEFINE_integer(
     'share of the cores; small runs have a core each without it.',
     lower_bound=1,
 )  # fmt: skip
-command.require('config', 'workdir')
 command.local('workdir')
 
 
 def main(arguments: list[str]) -> int:
-  workdir = pathlib.Path(_WORKDIR.value)
+  swept = [x for x in arguments if x.startswith(grid.PREFIX)]
+  others = [x for x in arguments if x not in swept]
   try:
-    config = _CONFIG.value  # reads the file
-    fields = grid.read_fields(config, arguments)
+    config = configurations.read(_CONFIG.value, others)
+    if _PRINT_CONFIG.value:
+      print(configurations.describe(config))
+      return 0
+    workdir = pathlib.Path(command.given(_WORKDIR))
+    fields = grid.read_fields(config, swept)
     if domains.small_runs(config):
       _use_all_cores()
     sweep = sweeping.Sweep(
@@ -68,6 +70,9 @@ def main(arguments: list[str]) -> int:
     )
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
+  if command.only_checks():
+    print(f'hcl_jax.sweep: {len(sweep.runs)} runs are valid, and their data.')
+    return 0
   try:
     results = sweep.run(workdir)
   except (workdir_lib.WorkdirError, checkpoint.StateMismatch) as error:
@@ -94,4 +99,9 @@ def _use_all_cores():
 
 
 if __name__ == '__main__':
-  command.run('hcl_jax.sweep', main, own_flags=grid.PREFIX)
+  command.run(
+      'hcl_jax.sweep',
+      main,
+      own_flags=[configurations.PREFIX, grid.PREFIX],
+      explain=configurations.explain_flag,
+  )

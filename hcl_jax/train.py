@@ -16,9 +16,9 @@ import sys
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
 
 from hcl_jax import command
+from hcl_jax import configurations
 from hcl_jax import domains
 from hcl_jax import hosts
 from hcl_jax.runs import checkpoint
@@ -31,22 +31,20 @@ from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
 from hcl_jax.training import loop
 
-_CONFIG = config_flags.DEFINE_config_file(
-    'config', None, 'The configuration, as configs/NAME.py[:VARIANT].'
-)
+_CONFIG, _PRINT_CONFIG = configurations.define_flags()
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the run; resumed if it holds this run.'
 )
-command.require('config', 'workdir')
 command.local('workdir')
 
 
 def main(arguments: list[str]) -> int:
-  if arguments:
-    raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
-  workdir = pathlib.Path(_WORKDIR.value)
   try:
-    config = _CONFIG.value  # reads the file
+    config = configurations.read(_CONFIG.value, arguments)
+    if _PRINT_CONFIG.value:
+      print(configurations.describe(config))
+      return 0
+    workdir = pathlib.Path(command.given(_WORKDIR))
     with processes.together('prepare'):
       experiment = domains.make_experiment(config)
     processes.check_same(
@@ -56,6 +54,9 @@ def main(arguments: list[str]) -> int:
     return command.fail('hcl_jax.train', error)
   except (ValueError, OSError) as error:
     raise command.UsageError(error) from error
+  if command.only_checks():
+    print('hcl_jax.train: flags, configuration and data are valid.')
+    return 0
   try:
     _train(experiment, config, workdir)
   except (workdir_lib.WorkdirError, checkpoint.StateMismatch) as error:
@@ -105,4 +106,9 @@ def report(
 
 
 if __name__ == '__main__':
-  hosts.run('hcl_jax.train', main)
+  hosts.run(
+      'hcl_jax.train',
+      main,
+      own_flags=[configurations.PREFIX],
+      explain=configurations.explain_flag,
+  )

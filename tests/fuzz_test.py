@@ -10,16 +10,15 @@ import fractions
 import os
 from unittest import mock
 
-from absl import flags
 from absl.testing import parameterized
 import hypothesis
 from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
-from ml_collections import config_flags
 import numpy as np
 
 from hcl_jax import command
+from hcl_jax import configurations
 from hcl_jax import domains
 from hcl_jax import losses
 from hcl_jax.graphs import config as graph_config
@@ -96,17 +95,13 @@ def _toy_data():
 
 def _parse(config, arguments):
   """Reads flags as a command does; None where it would refuse them."""
-  values, arguments = flags.FlagValues(), ['command', *arguments]
   try:
-    config_flags.DEFINE_config_dict(
-        'config', config, flag_values=values, sys_argv=arguments
-    )
-    values(arguments)
-  except Exception as error:
+    configurations.set_fields(config, arguments)
+  except ValueError as error:
     message = command.one_line(error)
     assert message and '\n' not in message, message
     return None
-  return values.config
+  return config
 
 
 _Z = testing.normal(4, 3)

@@ -68,7 +68,7 @@ class NotebooksTest(parameterized.TestCase):
       self.assertEqual(shell.run_line_magic.call_count, calls)
     (magic, arguments), _ = shell.run_line_magic.call_args
     self.assertEqual(magic, 'pip')
-    self.assertRegex(arguments, rf'^install .*git\+https://{_REPOSITORY}$')
+    self.assertRegex(arguments, rf'^install .*"hcl_jax\[train\] @ git\+https://{_REPOSITORY}"$')
 
   @_all_notebooks
   def test_badges_open_it(self, path):

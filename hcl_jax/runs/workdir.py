@@ -29,6 +29,7 @@ import hcl_jax
 from hcl_jax.storage import locations
 
 _CONFIG = 'config.json'
+_MAX_NAMED = 4
 _VERSIONS = 'versions.json'
 # A file without the number has format 1.
 _FORMAT = 1
@@ -175,11 +176,18 @@ def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
     WorkdirError: its ``config.json`` cannot be read, or is of a later version
       of hcl_jax.
   """
-  saved = _read_config(_local(workdir))
+  path = _local(workdir)
+  saved = _read_config(path)
   if saved is None:
+    below = sorted(str(x.parent) for x in path.glob(f'*/{_CONFIG}'))
+    others = ', ...' if len(below) > _MAX_NAMED else ''
+    remedy = (
+        f'There are runs below it: {", ".join(below[:_MAX_NAMED])}{others}.'
+        if below
+        else 'Give the workdir of a training run.'
+    )
     raise FileNotFoundError(
-        f'there is no run in {workdir}: it has no {_CONFIG}. Give the workdir '
-        'of a training run.'
+        f'there is no run in {workdir}: it has no {_CONFIG}. {remedy}'
     )
   return ml_collections.ConfigDict(_with_tuples(saved))
 

@@ -20,7 +20,6 @@ PREFIX = '--sweep.'
 
 _RANGE = re.compile(r'(-?\d+):(-?\d+)')
 _MAX_RUNS = 100_000
-_BOOLEANS = {'true': True, 'false': False}
 _WISHES = {
     int: 'integers',
     float: 'numbers',
@@ -128,7 +127,7 @@ def read_values(
   name = f'--sweep.{field}'
   kind = _scalar_type(config, field, name)
   values = []
-  for word in text.split(','):
+  for word in text.strip('()[]').split(','):
     found = _RANGE.fullmatch(word.strip())
     if found and kind in (int, float):
       low, high = map(int, found.groups())
@@ -194,9 +193,7 @@ def _scalar_type(config, field, name):
     near = difflib.get_close_matches(field, names, n=1)
     hint = f' Did you mean {near[0]}?' if near else ''
     raise ValueError(f'{name}: no such field of the config.{hint}')
-  *path, last = field.split('.')
-  parent = fields_lib.get(config, '.'.join(path)) if path else config
-  kind = parent.get_type(last)
+  kind = fields_lib.type_of(config, field)
   if kind not in _WISHES:
     raise ValueError(
         f'{name}: only an int, float, str or bool can be swept, and this '
@@ -215,10 +212,8 @@ def _check_values(name, values):
 
 def _convert(name, kind, word):
   try:
-    if not word:
-      raise ValueError
-    return _BOOLEANS[word.lower()] if kind is bool else kind(word)
-  except (ValueError, KeyError):
+    return fields_lib.read_value(kind, word, like=word)
+  except ValueError:
     raise ValueError(
         f'{name} must be {_WISHES[kind]} between commas, got {word!r}.'
     ) from None

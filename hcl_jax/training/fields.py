@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes fields of a configuration: default, what is valid, and help."""
 
+import ast
 from collections.abc import Callable
 from collections.abc import Mapping
 import math
@@ -11,6 +12,16 @@ from typing import TypeAlias
 from flax import traverse_util
 import ml_collections
 from ml_collections import config_dict
+
+_BOOLEANS = {'true': True, 'false': False, '1': True, '0': False}
+# What a flag must give for a field of a type.
+KINDS = {
+    int: 'an int',
+    float: 'a number',
+    bool: 'true or false',
+    str: 'a str',
+    tuple: 'values between commas',
+}
 
 # An ml_collections.ConfigDict; a type checker cannot know its fields.
 Config: TypeAlias = Any
@@ -172,6 +183,52 @@ def get(config: Config, field: str) -> Any:
   for part in field.split('.'):
     config = config[part]
   return config
+
+
+def type_of(config: Config, field: str) -> type:
+  """Returns the type of a field by its dotted name."""
+  group, _, name = field.rpartition('.')
+  return (get(config, group) if group else config).get_type(name)
+
+
+def read_value(kind: type, text: str, like: Any = None) -> Any:
+  """Reads the value of a field from the text of a flag.
+
+  Args:
+    kind: type of the field, one of ``KINDS``.
+    text: as written; entries of a tuple stand between commas, with brackets or
+      without.
+    like: the value that the field has: None allows None, and entries of a tuple
+      have the type of those that are there.
+
+  Returns:
+    The value.
+
+  Raises:
+    ValueError: the text is of another type.
+  """
+  text = text.strip()
+  if like is None and text == 'None':
+    return None
+  if kind is bool:
+    if text.lower() not in _BOOLEANS:
+      raise ValueError(text)
+    return _BOOLEANS[text.lower()]
+  if kind is tuple:
+    words = [x.strip().strip('\'"') for x in text.strip('()[]').split(',')]
+    entry = type(like[0]) if like else _literal
+    return tuple(entry(word) for word in words if word)
+  if not text:
+    raise ValueError(text)
+  return kind(text)
+
+
+def _literal(text):
+  """Returns a number where it is one, or the text."""
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
 
 
 def flatten(config: Config) -> dict[str, Any]:

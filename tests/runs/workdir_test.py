@@ -344,6 +344,15 @@ class WorkdirTest(parameterized.TestCase):
       with self.assertRaisesRegex(FileNotFoundError, 'there is no run in'):
         workdir.load_config(path)
 
+  def test_runs_below_are_named(self):
+    for i in range(6):
+      folder = self.workdir / f'run{i}'
+      workdir.open_run(folder, ml_collections.ConfigDict({'seed': i}))
+    with self.assertRaisesRegex(
+        FileNotFoundError, r'runs below it: .*run0, .*run3, \.\.\.\.$'
+    ):
+      workdir.load_config(self.workdir)
+
   def test_values_that_cannot_be_kept(self):
     config = ml_collections.ConfigDict({'model': {'dtypes': (1, np.float32)}})
     with self.assertRaisesRegex(ValueError, r'config.model.dtypes\[1\]'):

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists the configurations that come with the package, with a line each.
+
+  hcl_jax configs
+
+A command takes one by its name, ``--config=digits:hard``, or a file of your
+own, ``--config=FILE.py[:ARGUMENT]``, whose function ``get_config`` returns it;
+``--config.FIELD=VALUE`` sets a field.
+"""
+
+import ast
+from collections.abc import Sequence
+import difflib
+import importlib.util
+import inspect
+import pathlib
+
+from absl import flags
+import ml_collections
+
+from hcl_jax import command
+from hcl_jax import domains
+from hcl_jax.training import fields as fields_lib
+
+FOLDER = pathlib.Path(__file__).with_name('configs')
+PREFIX = '--config.'
+_HELP = (
+    'The configuration: a name that "hcl_jax configs" lists, or a file, and '
+    'perhaps an argument for it, as NAME:ARGUMENT. --config.FIELD=VALUE sets a '
+    'field; --print_config shows all of them.'
+)
+
+
+def define_flags() -> tuple[flags.FlagHolder, flags.FlagHolder]:
+  """Defines ``--config`` and ``--print_config`` for a command."""
+  return (
+      flags.DEFINE_string('config', None, _HELP),
+      flags.DEFINE_bool(
+          'print_config', False, 'Print every field, with its help, and leave.'
+      ),
+  )
+
+
+def names() -> dict[str, str]:
+  """Returns the first line of each configuration of the package, by name."""
+  found = {}
+  for path in sorted(FOLDER.glob('*.py')):
+    text = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))
+    found[path.stem] = (text or '').partition('\n')[0]
+  return found
+
+
+def find(name: str) -> pathlib.Path:
+  """Returns the file of a configuration; a file wins over a name.
+
+  Raises:
+    FileNotFoundError: there is neither.
+  """
+  path = pathlib.Path(name)
+  if path.is_file():
+    return path
+  packaged = FOLDER / f'{path.name.removesuffix(".py")}.py'
+  if path.parent.name in ('', 'configs') and packaged.is_file():
+    return packaged
+  near = difflib.get_close_matches(path.stem, names(), n=1)
+  hint = f' Did you mean {near[0]}?' if near else ''
+  raise FileNotFoundError(
+      f'--config: there is no file {name!r} and no configuration of that name;'
+      f'{hint} "hcl_jax configs" lists them.'
+  )
+
+
+def read(
+    name: str | None, arguments: Sequence[str] = ()
+) -> ml_collections.ConfigDict:
+  """Reads a configuration, and sets fields of it.
+
+  Args:
+    name: ``'NAME[:ARGUMENT]'`` or ``'FILE.py[:ARGUMENT]'``; None: the first of
+      the arguments that is no flag.
+    arguments: ``'--config.FIELD=VALUE'`` each, beside that.
+
+  Returns:
+    The configuration; what its room thinks of it is not checked.
+
+  Raises:
+    ValueError: a field or value is unsuitable; the message names it.
+    OSError: the file cannot be found or read.
+  """
+  others = [x for x in arguments if not x.startswith(PREFIX)]
+  if name is None and others:
+    name = others.pop(0)
+  if others:
+    raise ValueError(f'unexpected argument {others[0]!r}.')
+  if not name:
+    raise ValueError(
+        'give --config=NAME, as --config=digits; "hcl_jax configs" lists them.'
+    )
+  config = _load(name)
+  set_fields(config, [x for x in arguments if x.startswith(PREFIX)])
+  return config.lock()
+
+
+def set_fields(
+    config: ml_collections.ConfigDict, arguments: Sequence[str]
+) -> None:
+  """Sets fields by ``'--config.FIELD=VALUE'``; a bool needs no value.
+
+  Raises:
+    ValueError: there is no such field, or the value is of another type.
+  """
+  known = fields_lib.flatten(config)
+  for argument in arguments:
+    flag, equals, text = argument.partition('=')
+    field = flag.removeprefix(PREFIX)
+    if field not in known:
+      near = _nearest(field, known)
+      hint = f' Did you mean {PREFIX}{near}?' if near else ''
+      raise ValueError(f'{flag}: there is no such field.{hint}')
+    kind = fields_lib.type_of(config, field)
+    if not equals and kind is not bool:
+      raise ValueError(f'{flag} has no value; write {flag}=VALUE.')
+    try:
+      value = fields_lib.read_value(
+          kind, text if equals else 'true', known[field]
+      )
+    except ValueError:
+      raise ValueError(
+          f'{flag} must be {fields_lib.KINDS[kind]}, got {text!r}.'
+      ) from None
+    config.update_from_flattened_dict({field: value})
+
+
+def describe(config: ml_collections.ConfigDict) -> str:
+  """Returns a line for each field: name, value, and help."""
+  known = fields_lib.flatten_fields(domains.room_config(config).FIELDS)
+  lines = []
+  for field, value in fields_lib.flatten(config).items():
+    line = f'{PREFIX}{field}={value!r}'
+    text = known[field].help if field in known else ''
+    lines.append(f'{line:<52} {text}'.rstrip())
+  return '\n'.join(lines)
+
+
+def explain_flag(flag: str) -> str:
+  """Returns a hint for a flag that there is not, or ''."""
+  if flag == 'variant':
+    return 'A variant is a part of --config, as --config=digits:hard.'
+  known = {
+      field
+      for room in domains.configs().values()
+      for field in fields_lib.flatten_fields(room.FIELDS)
+  }
+  field = _nearest(flag, known)
+  return f'Did you mean {PREFIX}{field}?' if field else ''
+
+
+def _load(name):
+  path, _, argument = name.partition(':')
+  file = find(path)
+  spec = importlib.util.spec_from_file_location('hcl_jax_config', file)
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+    get_config = module.get_config
+    given = [argument] if argument else []
+    try:
+      inspect.signature(get_config).bind(*given)
+    except TypeError:
+      wish = 'takes no argument' if argument else 'needs an argument'
+      raise ValueError(f'it {wish}') from None
+    config = get_config(*given)
+  except Exception as error:  # whatever the file raises
+    raise ValueError(f'--config={name}: {command.one_line(error)}') from error
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(
+        f'--config={name}: get_config must return an '
+        f'ml_collections.ConfigDict, got {type(config).__name__}.'
+    )
+  return config
+
+
+
+
+def _nearest(field, known):
+  """Returns the field that was probably meant: of the same last word first."""
+  last = field.replace('-', '_').rpartition('.')[2]
+  same = sorted(x for x in known if x.rpartition('.')[2] == last)
+  near = same or difflib.get_close_matches(field, known, n=1)
+  return near[0] if near else None
+
+
+def main(arguments: list[str]) -> int:
+  if arguments:
+    raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
+  width = max(map(len, names()))
+  for name, line in names().items():
+    print(f'{name:<{width}}  {line}')
+  print(f'\nThe files are in {FOLDER}.')
+  return 0
+
+
+if __name__ == '__main__':
+  command.run('hcl_jax configs', main)

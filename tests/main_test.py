@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``hcl_jax``: its list, its help, and mistakes of use."""
+
+import pathlib
+import tempfile
+
+from absl.testing import parameterized
+
+import hcl_jax
+from hcl_jax import __main__ as main
+from tests.support import forks
+from tests.support import commands
+
+_DIGITS = '--config=digits:hard', '--config.data.name=digit_scenes/tiny'
+
+
+class MainTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = pathlib.Path(folder.name)
+
+  def _run(self, *arguments, **environment):
+    process = forks.start(
+        '-m', 'hcl_jax', *arguments, folder=self.folder,
+        environment=commands.environment(
+            TFDS_DATA_DIR=str(self.folder / 'data'), **environment
+        ),
+    )  # fmt: skip
+    out, err = process.communicate(timeout=300)
+    return process.wait(), out, err
+
+  @parameterized.parameters([[]], [['--help']], [['-h']])
+  def test_lists_the_commands(self, arguments):
+    status, out, err = self._run(*arguments)
+    self.assertEqual((status, err), (0, ''))
+    for name in main.COMMANDS:
+      self.assertRegex(out, rf'(?m)^  {name} +[A-Z].*\.$')
+
+  def test_version(self):
+    for arguments in (['--version'], ['train', '--version']):
+      status, out, _ = self._run(*arguments)
+      self.assertEqual((status, out), (0, f'hcl_jax {hcl_jax.__version__}\n'))
+
+  @parameterized.parameters('-h', '--help')
+  def test_help_of_a_command(self, flag):
+    status, out, err = self._run('train', flag)
+    self.assertEqual(status, 0, err)
+    self.assertIn('--workdir', out)
+    self.assertIn('--print_config', out)
+
+  def test_configs_and_doctor(self):
+    status, out, err = self._run('configs')
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r'(?m)^digits +Quick start')
+    status, out, err = self._run('doctor')
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r'(?m)^devices +cpu: 1 x')
+    self.assertRegex(out, r'(?m)^flax +\d')
+
+  def test_prints_a_configuration(self):
+    status, out, err = self._run(
+        'train', *_DIGITS, '--config.loss.beta=3', '--print_config'
+    )
+    self.assertEqual(status, 0, err)
+    self.assertRegex(out, r'(?m)^--config.loss.beta=3.0 +hardness')
+    self.assertEmpty(list(self.folder.iterdir()))
+
+  def test_only_checks(self):
+    status, out, err = self._run(
+        'train', *_DIGITS, '--workdir=run', '--only_check_args'
+    )
+    self.assertEqual(status, 0, err)
+    self.assertIn('flags, configuration and data are valid', out)
+    self.assertFalse((self.folder / 'run').exists())
+
+  @parameterized.named_parameters(
+      ('command', ['trian'], "no command 'trian', only train, evaluate"),
+      ('config', ['train', '--workdir=run'], 'give --config=NAME'),
+      ('workdir', ['train', '--config=digits'], '--workdir=None: it must be'),
+      ('name', ['train', '--config=digit', '--workdir=run'],
+       'Did you mean digits'),
+      ('variant', ['train', *_DIGITS, '--workdir=run', '--variant=hard'],
+       '--config=digits:hard'),
+      ('variant_name', ['train', '--config=digits:hardd', '--workdir=run'],
+       '--config=digits:hardd: the variant must be one of'),
+      ('field', ['train', *_DIGITS, '--workdir=run', '--loss.beta=2'],
+       'Did you mean --config.loss.beta'),
+      ('sweep', ['sweep', *_DIGITS, '--workdir=run', '--sweep.beta=[0,1]'],
+       '--sweep.beta: no such field'),
+      ('collection', ['train', '--config=graphs:mutag', '--workdir=run'],
+       '--config=graphs:mutag: the argument must be one of MUTAG'),
+  )  # fmt: skip
+  def test_mistakes_are_one_line_and_write_nothing(self, arguments, message):
+    status, out, err = self._run(*arguments)
+    self.assertEqual(status, 2, err)
+    self.assertRegex(err, message)
+    self.assertLen(err.strip().splitlines(), 1)
+    self.assertEmpty(out)
+    self.assertFalse((self.folder / 'run').exists())
+
+  def test_a_platform_that_is_not_there(self):
+    status, _, err = self._run(
+        'train', *_DIGITS, '--workdir=run', JAX_PLATFORMS='cuda'
+    )
+    self.assertEqual(status, 2, err)
+    self.assertLen(err.strip().splitlines(), 1)
+    self.assertRegex(err, "initialize backend 'cuda'")
