@@ -14,6 +14,7 @@ import difflib
 import importlib.util
 import inspect
 import pathlib
+import sys
 
 from absl import flags
 import ml_collections
@@ -160,6 +161,7 @@ def _load(name):
   file = find(path)
   spec = importlib.util.spec_from_file_location('hcl_jax_config', file)
   module = importlib.util.module_from_spec(spec)
+  sys.modules[spec.name] = module  # where dataclasses look for it
   try:
     spec.loader.exec_module(module)
     get_config = module.get_config

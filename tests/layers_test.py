@@ -28,14 +28,15 @@ _LAYERS = {
     'images': 3, 'graphs': 3, 'sentences': 3,  # they do not know each other
     'domains': 4,
     'sweeps': 5,
-    'report': 6, 'command': 6, 'hosts': 6,
+    'report': 6, 'command': 6, 'hosts': 6, 'configurations': 6,
     'train': 7, 'evaluate': 7, 'prepare': 7, 'analyze': 7, 'sweep': 7,
-    'bench': 7, 'nearest': 7,
+    'bench': 7, 'nearest': 7, 'doctor': 7, '__main__': 7,
 }  # fmt: skip
 _SIBLINGS = {
     ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),
     ('schedules', '_checks'), ('runs', 'storage'),
     ('theory', 'analysis'), ('hosts', 'command'),
+    ('configurations', 'command'),
 }  # fmt: skip
 _HEAVY = (
     'flax', 'optax', 'orbax', 'tensorflow', 'tensorflow_datasets', 'grain',

@@ -8,8 +8,8 @@ from absl.testing import parameterized
 
 import hcl_jax
 from hcl_jax import __main__ as main
-from tests.support import forks
 from tests.support import commands
+from tests.support import forks
 
 _DIGITS = '--config=digits:hard', '--config.data.name=digit_scenes/tiny'
 

@@ -37,8 +37,10 @@ class CommandTest(parameterized.TestCase):
     return process.returncode, out, err
 
   @parameterized.named_parameters(
-      ('misspelt_key', ['--config.loss.bta=1'], r'no such field.*mean --config.loss.beta'),
-      ('wrong_type', ['--config.loss.beta=much'], "config.loss.beta must be a number, got 'much'"),
+      ('misspelt_key', ['--config.loss.bta=1'],
+       'no such field.*mean --config.loss.beta'),
+      ('wrong_type', ['--config.loss.beta=much'],
+       "config.loss.beta must be a number, got 'much'"),
       ('impossible', ['--config.loss.beta=-1'], 'loss.beta must be >= 0'),
       ('no_data', ['--config.data.name=cifar10'],
        'hcl_jax.prepare --dataset=cifar10'),

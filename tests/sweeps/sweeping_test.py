@@ -69,6 +69,7 @@ class GridTest(parameterized.TestCase):
       ('seed', '0:3', (0, 1, 2)),
       ('seed', '4,0:2', (4, 0, 1)),
       ('loss.beta', '0,1,2.5', (0.0, 1.0, 2.5)),
+      ('loss.beta', '[0, 1]', (0.0, 1.0)),
       ('loss.beta', '1:3', (1.0, 2.0)),
       ('loss.tau_plus', '0.1', (0.1,)),
       ('data.name', 'MUTAG,PTC_MR', ('MUTAG', 'PTC_MR')),
