@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tiny-ImageNet: SimCLR, ResNet-50, tau_plus = 0.01 and beta = 1 (the paper).
+"""Tiny-ImageNet: SimCLR, ResNet-50, tau_plus = 0.01 and beta = 1 (the paper).
 
   python -m hcl_jax.prepare --dataset=tiny_imagenet --images=tiny-imagenet-200
   python -m hcl_jax.train --config=configs/tiny_imagenet.py:hard --workdir=DIR

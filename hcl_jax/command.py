@@ -3,11 +3,13 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import os
 import sys
 from typing import Any
 
 from absl import app
 from absl import flags
+import jax
 
 import hcl_jax
 from hcl_jax.storage import locations
@@ -53,10 +55,6 @@ def run(
     except KeyboardInterrupt:  # where there is nothing to save yet, or ever
       print(f'\n{name}: stopped.', file=sys.stderr)
       return _STOPPED
-    except RuntimeError as error:
-      if 'initialize backend' not in str(error):
-        raise
-      return refuse(name, error)
 
   def parse(argv):
     if {'-h', '--help'}.intersection(argv):
@@ -115,6 +113,18 @@ def require(*names: str) -> None:
     flags.register_validator(
         name, lambda value: value not in (None, '', []), 'it must be given.'
     )
+
+
+def check_devices() -> None:
+  """Raises UsageError if JAX has no device; starts its backend."""
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as error:
+    platforms = os.environ.get('JAX_PLATFORMS', '')
+    raise UsageError(
+        f'JAX finds no device with JAX_PLATFORMS={platforms!r}; unset it, or '
+        'install what JAX needs for that platform. "hcl_jax doctor" shows more.'
+    ) from error
 
 
 def given(flag: flags.FlagHolder) -> Any:

@@ -39,8 +39,8 @@ def facts() -> Iterator[tuple[str, str]]:
     kinds = [device.device_kind for device in jax.devices()]
     devices = [f'{kinds.count(kind)} x {kind}' for kind in dict.fromkeys(kinds)]
     yield 'devices', f'{jax.default_backend()}: {", ".join(devices)}'
-  except RuntimeError as error:
-    yield 'devices', command.one_line(error)
+  except (RuntimeError, AssertionError) as error:
+    yield 'devices', f'none: {command.one_line(error)}'
   for package in _packages():
     try:
       yield package, metadata.version(package)

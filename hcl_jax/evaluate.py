@@ -74,6 +74,7 @@ command.local('workdir', 'data_dir', 'json')
 def main(arguments: list[str]) -> int:
   if arguments:
     raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
+  command.check_devices()
   workdir = pathlib.Path(_WORKDIR.value)
   path = pathlib.Path(_JSON.value or workdir / 'evaluation.json')
   try:

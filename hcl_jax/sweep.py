@@ -32,6 +32,7 @@ from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
 
 _CONFIG, _PRINT_CONFIG = configurations.define_flags()
+flags.adopt_module_key_flags(configurations)
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the sweep; continued if it holds this one.'
 )
@@ -62,6 +63,7 @@ def main(arguments: list[str]) -> int:
     fields = grid.read_fields(config, swept)
     if domains.small_runs(config):
       _use_all_cores()
+    command.check_devices()
     sweep = sweeping.Sweep(
         config,
         fields,

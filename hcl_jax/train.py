@@ -32,6 +32,7 @@ from hcl_jax.training import finite
 from hcl_jax.training import loop
 
 _CONFIG, _PRINT_CONFIG = configurations.define_flags()
+flags.adopt_module_key_flags(configurations)
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the run; resumed if it holds this run.'
 )
@@ -45,6 +46,7 @@ def main(arguments: list[str]) -> int:
       print(configurations.describe(config))
       return 0
     workdir = pathlib.Path(command.given(_WORKDIR))
+    command.check_devices()
     with processes.together('prepare'):
       experiment = domains.make_experiment(config)
     processes.check_same(
