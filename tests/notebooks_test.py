@@ -7,6 +7,7 @@ import pathlib
 import re
 import tempfile
 import threading
+import time
 from unittest import mock
 
 from absl.testing import parameterized
@@ -111,6 +112,8 @@ def _launch(command, *, cwd, env, **unused):
   """Starts a kernel that need not import anything."""
   module = command.index('-m')
   process = forks.start(*command[module:], folder=cwd, environment=env)
+  while os.getpgid(process.pid) != process.pid:  # Its group is sent signals.
+    time.sleep(0.01)
   for pipe in (process.stdout, process.stderr):  # or a full one blocks it
     threading.Thread(target=pipe.read, daemon=True).start()
   return process
