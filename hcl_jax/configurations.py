@@ -11,6 +11,7 @@ own, ``--config=FILE.py[:ARGUMENT]``, whose function ``get_config`` returns it;
 import ast
 from collections.abc import Sequence
 import difflib
+from importlib import machinery
 import importlib.util
 import inspect
 import pathlib
@@ -126,9 +127,10 @@ def set_fields(
           kind, text if equals else 'true', known[field]
       )
     except ValueError:
-      raise ValueError(
-          f'{flag} must be {fields_lib.KINDS[kind]}, got {text!r}.'
-      ) from None
+      wish = fields_lib.KINDS[kind]
+      if kind is tuple:
+        wish = f'{type(known[field][0]).__name__}s between commas'
+      raise ValueError(f'{flag} must be {wish}, got {text!r}.') from None
     config.update_from_flattened_dict({field: value})
 
 
@@ -159,11 +161,12 @@ def explain_flag(flag: str) -> str:
 def _load(name):
   path, _, argument = name.partition(':')
   file = find(path)
-  spec = importlib.util.spec_from_file_location('hcl_jax_config', file)
+  loader = machinery.SourceFileLoader('hcl_jax_config', str(file))
+  spec = importlib.util.spec_from_loader(loader.name, loader)
   module = importlib.util.module_from_spec(spec)
   sys.modules[spec.name] = module  # where dataclasses look for it
   try:
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     get_config = module.get_config
     given = [argument] if argument else []
     try:

@@ -79,7 +79,7 @@ class ReadTest(parameterized.TestCase):
       ('--config.loss.beta', 'has no value; write --config.loss.beta=VALUE'),
       ('--config.train.epochs=0.01', "epochs must be an int, got '0.01'"),
       ('--config.moco.shuffle=maybe', 'shuffle must be true or false'),
-      ('--config.evaluate.linear_seeds=a', 'must be values between commas'),
+      ('--config.evaluate.linear_seeds=a', 'must be ints between commas'),
       ('other', "unexpected argument 'other'"),
   )
   def test_what_is_wrong_with_a_flag_is_said(self, flag, message):
