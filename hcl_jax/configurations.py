@@ -34,7 +34,7 @@ _HELP = (
 
 
 def define_flags() -> tuple[flags.FlagHolder, flags.FlagHolder]:
-  """Defines ``--config`` and ``--print_config`` for a command."""
+  """Adds ``--config`` and ``--print_config`` to the flags of a command."""
   return (
       flags.DEFINE_string('config', None, _HELP),
       flags.DEFINE_bool(

@@ -27,6 +27,7 @@ from unittest import mock
 import jax
 import numpy as np
 
+from hcl_jax import configurations
 from hcl_jax import domains
 from hcl_jax import hosts
 from hcl_jax import train
@@ -130,7 +131,9 @@ def run(*, devices, pause=0.0, nan_step=0, save_pause=0.0):
       _announce_saves(),
       _slow_saves(save_pause),
   ):
-    hosts.run('hcl_jax.train', train.main)
+    hosts.run(
+        'hcl_jax.train', train.main, own_flags=[configurations.PREFIX]
+    )
 
 
 if __name__ == '__main__':
