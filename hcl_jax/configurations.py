@@ -137,9 +137,10 @@ def set_fields(
 def describe(config: ml_collections.ConfigDict) -> str:
   """Returns a line for each field: name, value, and help."""
   known = fields_lib.flatten_fields(domains.room_config(config).FIELDS)
+  values = fields_lib.flatten(config)
   lines = []
-  for field, value in fields_lib.flatten(config).items():
-    line = f'{PREFIX}{field}={value!r}'
+  for field in sorted(values, key=[*known, *values].index):
+    line = f'{PREFIX}{field}={values[field]!r}'
     text = known[field].help if field in known else ''
     lines.append(f'{line:<52} {text}'.rstrip())
   return '\n'.join(lines)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a bench: python -m hcl_jax.bench BENCH [--flags]."""
+"""Times losses or train steps on this machine.
+
+  python -m hcl_jax.bench BENCH [--flags]
+"""
 
 from hcl_jax.bench import cli
 from hcl_jax.bench import loss
