@@ -64,7 +64,7 @@ class NamesTest(parameterized.TestCase):
     setup.read(pathlib.Path(__file__).parents[2] / 'setup.cfg')
     self.assertIn(
         'tensorflow-datasets>=4.9.10,<4.10\n',
-        setup['options']['install_requires'],
+        setup['options.extras_require']['train'],
     )
 
 
