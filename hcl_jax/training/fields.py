@@ -232,7 +232,7 @@ def _literal(text):
 
 
 def flatten(config: Config) -> dict[str, Any]:
-  """Returns the values of all fields by dotted name, in their order."""
+  """Returns the values of all fields by dotted name, sorted by group."""
   return traverse_util.flatten_dict(config.to_dict(), sep='.')
 
 
