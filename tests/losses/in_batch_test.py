@@ -218,8 +218,11 @@ class SimclrLossTest(testing.LossTest):
       with self.subTest(temperature=temperature, beta=beta):
         expected_grads, expected = both(z1, z2, traced, 10**6)
         grads, values = both(z1, z2, traced, block_size)
-        self.assert_close(values, expected, 2e-5)
-        tolerance = 1e-5 if temperature > 0.01 else 3e-4
+        # Products of other shapes round cosines otherwise, and an ulp of a
+        # cosine is magnified by (1 + beta) / t, which is 2e4 in the last case.
+        strict = temperature > 0.01
+        self.assert_close(values, expected, 2e-5 if strict else 1e-4)
+        tolerance = 1e-5 if strict else 3e-4
         self.assert_same_gradient(grads[:2], expected_grads[:2], tolerance)
         for name in traced:
           np.testing.assert_allclose(

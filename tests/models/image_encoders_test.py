@@ -420,7 +420,8 @@ class ConvolutionTest(parameterized.TestCase):
     on_cpu = jax.jit(run)(x, kernel)
     with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
       elsewhere = jax.jit(lambda *args: run(*args))(x, kernel)
-    tolerance = 1e-5 if dtype == jnp.float32 else 0.05
+    # The gradient of a kernel sums 84 products, in an order of the CPU's.
+    tolerance = 3e-5 if dtype == jnp.float32 else 0.05
     for a, b in zip(on_cpu, elsewhere, strict=True):
       self.assertEqual(a.dtype, b.dtype)
       np.testing.assert_allclose(
