@@ -163,9 +163,7 @@ def compiler_options() -> dict[str, str]:
   """Returns options that make compiled encoders fastest on a CPU.
 
   These are the options of image encoders, with Eigen for products too: it is
-  about 1.2 times as fast as YNNPACK at these sizes. A row of Eigen's product
-  does not depend on the number of rows, if there are two or more, so padding
-  changes no bit of an embedding.
+  about 1.2 times as fast as YNNPACK at these sizes.
   """
   options = dict(convolution.compiler_options())
   if _LIBRARY in options:

@@ -96,9 +96,10 @@ class SimclrLossTest(testing.LossTest):
         expected, *expected_grads = reference.simclr(
             z1, z2, floor=floor, **knobs
         )
-        self.assert_close(values, expected)
+        # Half of the negative sum is taken away in the last case.
+        self.assert_close(values, expected, 3e-5)
         self.assert_same_gradient(
-            grads, tuple(np.array(g) for g in expected_grads), 1e-5
+            grads, tuple(np.array(g) for g in expected_grads), 3e-5
         )
 
   @chex.variants(with_pmap=True)

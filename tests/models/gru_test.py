@@ -131,21 +131,23 @@ class EncoderTest(parameterized.TestCase):
       self.assertLess(testing.gradient_error(actual, expected, 1e-2), 1e-4)
 
   @parameterized.parameters(*_cases())
-  def test_padding_changes_no_bit(self, name):
+  def test_padding_changes_nothing(self, name):
     module, _ = _cases()[name]
     tokens, lengths = _tokens()
     variables = _variables(module, sentences.pack(tokens, lengths))
     embed = jax.jit(module.apply)
     plain = embed(variables, sentences.pack(tokens, lengths))
-    longer = embed(variables, sentences.pack(*_tokens(places=9)))
-    np.testing.assert_array_equal(longer, plain)
-    more_rows = _tokens(lengths=[*_LENGTHS, 0, 0, 0])
-    np.testing.assert_array_equal(
-        embed(variables, sentences.pack(*more_rows))[:7], plain
-    )
     more_words = sentences.pack(tokens, lengths)
     more_words = more_words._replace(words=np.pad(more_words.words, (0, 5)))
-    np.testing.assert_array_equal(embed(variables, more_words), plain)
+    more_rows = _tokens(lengths=[*_LENGTHS, 0, 0, 0])
+    for padded in (
+        sentences.pack(*_tokens(places=9)), sentences.pack(*more_rows),
+        more_words,
+    ):  # fmt: skip
+      # Products of other shapes are summed in another order on some CPUs.
+      np.testing.assert_allclose(
+          embed(variables, padded)[:7], plain, rtol=0, atol=5e-7
+      )
 
   @parameterized.parameters(*_cases())
   def test_a_sentence_does_not_depend_on_its_company(self, name):
