@@ -37,14 +37,23 @@ _LAZY = (
     'theory',
 )
 
+# Functions, by the module that has them.
+_FUNCTIONS = {
+    'fit': 'sweeps.comparison',
+    'load': 'domains',
+    'make_experiment': 'domains',
+    'read_config': 'configurations',
+}
+
 __all__ = (*losses.__all__, 'losses', 'schedules')
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _LAZY:
+  if name not in _LAZY and name not in _FUNCTIONS:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  path = f'{__name__}.{_FUNCTIONS.get(name, name)}'
   try:
-    return importlib.import_module(f'{__name__}.{name}')
+    module = importlib.import_module(path)
   except ModuleNotFoundError as error:
     if error.name is None or error.name.startswith(__name__):
       raise
@@ -53,7 +62,8 @@ def __getattr__(name: str) -> Any:
         "'hcl_jax[train]' brings it.",
         name=error.name,
     ) from error
+  return getattr(module, name) if name in _FUNCTIONS else module
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_LAZY})
+  return sorted({*globals(), *_LAZY, *_FUNCTIONS})

@@ -15,6 +15,7 @@ COMMANDS = {
     'sweep': 'hcl_jax.sweep',
     'analyze': 'hcl_jax.analyze',
     'prepare': 'hcl_jax.prepare',
+    'embed': 'hcl_jax.embed',
     'nearest': 'hcl_jax.nearest',
     'configs': 'hcl_jax.configurations',
     'doctor': 'hcl_jax.doctor',

@@ -50,6 +50,7 @@ _DATA_DIR = flags.DEFINE_string(
     'data_dir', None,
     'For runs: directory of the data set, if it has moved since training.',
 )  # fmt: skip
+_ALLOW_CODE = command.allow_code_flag()
 command.require('workdir')
 command.local('workdir', 'output', 'data_dir')
 
@@ -131,7 +132,12 @@ def analyze_runs(
   for name, workdir in runs.items():
     print(f'{name}: {workdir}', flush=True)
     inspections.append(
-        inspection.inspect(workdir, name=name, data_dir=_DATA_DIR.value)
+        inspection.inspect(
+            workdir,
+            name=name,
+            data_dir=_DATA_DIR.value,
+            allow_code=_ALLOW_CODE.value,
+        )
     )
   output.mkdir(parents=True, exist_ok=True)
   sections = run_report.RunReport(inspections, output).sections()

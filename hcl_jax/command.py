@@ -134,6 +134,15 @@ def given(flag: flags.FlagHolder) -> Any:
   return flag.value
 
 
+def allow_code_flag() -> flags.FlagHolder:
+  """Adds ``--allow_code`` to the flags of a command that loads runs."""
+  return flags.DEFINE_bool(
+      'allow_code', False,
+      'Run the code that the run names as its own: config.model.encoder or '
+      'config.domain.',
+  )  # fmt: skip
+
+
 def local(*names: str) -> None:
   """Refuses a scheme, such as gs://, in flags that name folders or files."""
   for name in names:

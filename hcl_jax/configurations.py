@@ -16,6 +16,7 @@ import importlib.util
 import inspect
 import pathlib
 import sys
+from typing import Any
 
 from absl import flags
 import ml_collections
@@ -70,6 +71,39 @@ def find(name: str) -> pathlib.Path:
       f'--config: there is no file {name!r} and no configuration of that name;'
       f'{hint} "hcl_jax configs" lists them.'
   )
+
+
+def read_config(name: str, **values: Any) -> ml_collections.ConfigDict:
+  """Reads a configuration by name or file, and sets fields of it.
+
+  Example::
+
+    config = hcl_jax.read_config('digits:hard', **{'loss.beta': 2.0})
+
+  Args:
+    name: ``'NAME[:ARGUMENT]'`` of one that "hcl_jax configs" lists, or
+      ``'FILE.py[:ARGUMENT]'``.
+    **values: values of fields by their dotted names.
+
+  Returns:
+    The configuration; its fields can be set.
+
+  Raises:
+    ValueError: a field or value is unsuitable; the message names it.
+    OSError: the file cannot be found or read.
+  """
+  config = _load(name)
+  known = fields_lib.flatten(config)
+  for field, value in values.items():
+    if field not in known:
+      near = _nearest(field, known)
+      hint = f' Did you mean {near}?' if near else ''
+      raise ValueError(f'{name} has no field {field!r}.{hint}')
+    try:
+      config.update_from_flattened_dict({field: value})
+    except TypeError as error:
+      raise ValueError(f'config.{field}: {error}') from error
+  return config
 
 
 def read(

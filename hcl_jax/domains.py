@@ -2,16 +2,21 @@
 """Joins the name of a domain to its room: a package with the same doors.
 
 A room has modules ``config`` (FIELDS, SCORE, check; if it likes SMALL_RUNS,
-EVALUATE_FLAGS, set_protocols), ``experiment`` (prepare) and, to prepare data
-sets, ``prepare``. ``config.domain`` is the name of one of ours, or the path of
-a package of your own.
+EVALUATE_FLAGS, set_protocols), ``experiment`` (prepare) and, if it likes,
+``encode`` (make, MUST_AGREE), to embed new rows, and ``prepare``, to prepare
+data sets. ``config.domain`` is the name of one of ours, or the path of a
+package of your own.
 """
 
+import dataclasses
 import importlib
+import os
 import types
 
 import ml_collections
 
+from hcl_jax.runs import workdir as workdir_lib
+from hcl_jax.training import encoder as encoder_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields
 
@@ -100,7 +105,119 @@ def make_experiment(
   """
   check(config)
   room = door(domain_of(config), 'experiment')
-  return room.prepare(config, to_train=to_train, like=like)
+  experiment = room.prepare(config, to_train=to_train, like=like)
+  source = config.train.get('init_from')
+  if not source:
+    return experiment
+
+  def load_source():
+    # Code that this configuration names too is that of its user.
+    theirs = named_code(workdir_lib.load_config(source))
+    encoder = load(
+        source, allow_code=theirs.items() <= named_code(config).items()
+    )
+    _check_agreement(experiment, encoder)
+    return encoder
+
+  return dataclasses.replace(
+      experiment, begin=encoder_lib.Begin(load_source, experiment.task)
+  )
+
+
+def load(
+    workdir: str | os.PathLike,
+    step: int | None = None,
+    *,
+    allow_code: bool = False,
+) -> encoder_lib.Encoder:
+  """Loads the encoder that a run has trained, to embed new rows.
+
+  The data set of the run need not be there.
+
+  Example::
+
+    encoder = hcl_jax.load('runs/photos')
+    embeddings = encoder(['new.jpg', 'other.jpg'])  # [2, dim], numpy
+
+  Args:
+    workdir: directory of the run.
+    step: number of a step whose checkpoint was kept; None for the last.
+    allow_code: whether code may be run that the configuration of the run
+      names, which is not part of this package.
+
+  Returns:
+    The encoder, on all local devices.
+
+  Raises:
+    ValueError: the run names code of its own, is of a domain that embeds
+      nothing new, or holds several runs.
+    FileNotFoundError: there is no run, or no such checkpoint.
+    checkpoint.DamagedCheckpoint: the checkpoint is damaged.
+  """
+  config = load_config(workdir, allow_code=allow_code)
+  domain = domain_of(config)
+  if config.get('compare'):
+    raise ValueError(
+        f'{workdir} holds the runs {", ".join(config.compare)}; give the '
+        f'folder of one, such as {os.path.join(workdir, config.compare[-1])}.'
+    )
+  try:
+    room = door(domain, 'encode')
+  except ValueError:
+    raise ValueError(
+        f'{workdir} is a run of config.domain={domain!r}, whose package has no '
+        "module 'encode' that embeds new rows."
+    ) from None
+  inputs = workdir_lib.read_inputs(workdir)
+  if inputs is None:  # It was trained by an earlier version.
+    experiment = make_experiment(config, to_train=False)
+    inputs = workdir_lib.plain(experiment.inputs)
+  return encoder_lib.restore(config, room.make(config, inputs), workdir, step)
+
+
+def load_config(
+    workdir: str | os.PathLike, *, allow_code: bool = False
+) -> ml_collections.ConfigDict:
+  """Reads the configuration of a run, and refuses code that it names.
+
+  Args:
+    workdir: directory of the run.
+    allow_code: whether code may be run that is not part of this package.
+
+  Raises:
+    ValueError: the run names code of its own, which is not allowed.
+    FileNotFoundError: there is no run.
+    workdir.WorkdirError: its configuration cannot be read.
+  """
+  config = workdir_lib.load_config(workdir)
+  code = named_code(config)
+  if code and not allow_code:
+    named = ', '.join(f'config.{name}={x!r}' for name, x in code.items())
+    raise ValueError(
+        f'the run in {workdir} names code of its own, {named}, which would be '
+        'run. If you trust it, give allow_code=True, or --allow_code on the '
+        'command line.'
+    )
+  fill_defaults(config)
+  return config
+
+
+def named_code(config: ml_collections.ConfigDict) -> dict[str, str]:
+  """Returns fields that name code outside of this package, with their value."""
+  domain = domain_of(config)
+  return {} if domain in _ROOMS else {'domain': domain}
+
+
+def _check_agreement(experiment, encoder):
+  """Raises a ValueError if encoders of two runs read their inputs otherwise."""
+  ours = workdir_lib.plain(experiment.inputs)
+  room = door(domain_of(experiment.config), 'encode')
+  for name in room.MUST_AGREE:
+    if encoder.inputs.get(name) != ours[name]:
+      raise ValueError(
+          f'its {name} is not that of {experiment.config.data.name}, so its '
+          'encoder would misread the data; prepare both alike.'
+      )
 
 
 def fill_defaults(config: ml_collections.ConfigDict) -> None:

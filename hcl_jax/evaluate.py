@@ -25,7 +25,6 @@ from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
 from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
-from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
@@ -46,6 +45,7 @@ _DATA_DIR = flags.DEFINE_string(
     'data_dir', None,
     'Where the data set is, if not where it was in training.',
 )  # fmt: skip
+_ALLOW_CODE = command.allow_code_flag()
 _JSON = flags.DEFINE_string('json', None, 'Where to write the results.')
 
 
@@ -104,8 +104,7 @@ def main(arguments: list[str]) -> int:
 
 def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
   """Reads the configuration of the run, and sets what flags ask for."""
-  config = workdir_lib.load_config(workdir)
-  domains.fill_defaults(config)
+  config = domains.load_config(workdir, allow_code=_ALLOW_CODE.value)
   room = domains.room_config(config)
   own = getattr(room, 'EVALUATE_FLAGS', {})
   given = {

@@ -21,7 +21,6 @@ from hcl_jax import command
 from hcl_jax import domains
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import progress as progress_lib
-from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.storage import text_files
 from hcl_jax.training import loop
 
@@ -38,6 +37,7 @@ _MAX = flags.DEFINE_integer(
 _DATA_DIR = flags.DEFINE_string(
     'data_dir', None, 'Where the corpus is, if not where it was in training.'
 )
+_ALLOW_CODE = command.allow_code_flag()
 command.require('workdir')
 command.local('workdir', 'text', 'data_dir')
 
@@ -61,8 +61,7 @@ def open_finder(workdir: pathlib.Path) -> Any:
     ValueError: the run, its room or a flag is unsuitable.
     OSError: something cannot be found or read.
   """
-  config = workdir_lib.load_config(workdir)
-  domains.fill_defaults(config)
+  config = domains.load_config(workdir, allow_code=_ALLOW_CODE.value)
   domain = domains.domain_of(config)
   try:
     nearest = domains.door(domain, 'nearest')

@@ -11,6 +11,7 @@ process of them:
   ... --distributed                        on Cloud TPU, SLURM, Open MPI
 """
 
+import os
 import pathlib
 import sys
 from typing import Any
@@ -24,7 +25,6 @@ from hcl_jax import hosts
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
 from hcl_jax.runs import reporting
-from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison
 from hcl_jax.training import experiment as experiment_lib
@@ -36,12 +36,19 @@ flags.adopt_module_key_flags(configurations)
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the run; resumed if it holds this run.'
 )
-command.local('workdir')
+_INIT_FROM = flags.DEFINE_string(
+    'init_from', None,
+    'Directory of another run; this one begins with its encoder, as '
+    'config.train.init_from says.',
+)  # fmt: skip
+command.local('workdir', 'init_from')
 
 
 def main(arguments: list[str]) -> int:
   try:
     config = configurations.read(_CONFIG.value, arguments)
+    if _INIT_FROM.value:
+      config.train.init_from = os.path.abspath(_INIT_FROM.value)
     if _PRINT_CONFIG.value:
       print(configurations.describe(config))
       return 0
@@ -60,7 +67,7 @@ def main(arguments: list[str]) -> int:
     print('hcl_jax.train: flags, configuration and data are valid.')
     return 0
   try:
-    _train(experiment, config, workdir)
+    scores = comparison.fit(experiment, workdir)
   except (workdir_lib.WorkdirError, checkpoint.StateMismatch) as error:
     raise command.UsageError(error) from error
   except loop.Interrupted as stop:
@@ -74,19 +81,9 @@ def main(arguments: list[str]) -> int:
     raise command.Failure(
         f'{error}. The same command resumes from the last checkpoint.'
     ) from error
-  return 0
-
-
-def _train(experiment, config, workdir) -> None:
-  """Trains, and prints the scores."""
-  if config.get('compare'):
-    scores = comparison.compare(experiment, workdir)
-    if processes.is_first():
-      scores_lib.write(workdir, scores)
-  else:
-    scores = {'last step': loop.train(experiment, workdir)}
   if processes.is_first():
     print(report(experiment, scores))
+  return 0
 
 
 def report(

@@ -30,7 +30,7 @@ _LAYERS = {
     'sweeps': 5,
     'report': 6, 'command': 6, 'hosts': 6, 'configurations': 6,
     'train': 7, 'evaluate': 7, 'prepare': 7, 'analyze': 7, 'sweep': 7,
-    'bench': 7, 'nearest': 7, 'doctor': 7, '__main__': 7,
+    'bench': 7, 'nearest': 7, 'embed': 7, 'doctor': 7, '__main__': 7,
 }  # fmt: skip
 _SIBLINGS = {
     ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),

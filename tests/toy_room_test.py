@@ -49,13 +49,19 @@ class ToyRoomTest(commands.CommandsTest):
     self.assertEqual(self._losses('killed'), self._losses('whole'))
 
     done = self.run_here('evaluate', f'--workdir={self.root / "whole"}')
+    self.check_refused(done, "names code of its own, config.domain='tests")
+    done = self.run_here(
+        'evaluate', f'--workdir={self.root / "whole"}', '--allow_code'
+    )
     self.assertEqual(done.status, 0, done.err)
     scores = json.loads((self.root / 'whole' / 'evaluation.json').read_text())
     (found,) = scores.values()
     self.assertEqual(found['step'], 80)
     self.assertGreater(found['nearest/accuracy'], 0.5)
 
-    done = self.run_here('analyze', f'--workdir={self.root / "whole"}')
+    done = self.run_here(
+        'analyze', f'--workdir={self.root / "whole"}', '--allow_code'
+    )
     self.assertEqual(done.status, 0, done.err)
     self.assertTrue((self.root / 'whole/analysis/report.html').is_file())
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import copy
 import os
+import pathlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,72 @@ _MAX_DEGREE = 1000
 _MAX_NODE_LABELS = 10_000
 # With fewer, a step takes milliseconds and a compilation hundreds of them.
 _MANY_NODES = 4096
+
+
+class NodeFeatures(NamedTuple):
+  """Says how features of nodes are made of their labels or degrees.
+
+  Attributes:
+    kind: ``'labels'`` or ``'degrees'``, both as one-hot, or
+      ``'scaled_degrees'``.
+    width: number of features.
+    first_label: the label in the files that is 0 here, or None where that was
+      not recorded.
+    mean: of the degrees, to be subtracted from them.
+    deviation: of the degrees, to divide by.
+  """
+
+  kind: str
+  width: int
+  first_label: int | None = 0
+  mean: float = 0.0
+  deviation: float = 1.0
+
+  @classmethod
+  def of(
+      cls,
+      node_labels: np.ndarray,
+      degrees: np.ndarray,
+      first_label: int | None = 0,
+  ) -> 'NodeFeatures':
+    """Chooses what suits some nodes, as :func:`load_graphs` says.
+
+    Labels are from 0, or empty for none.
+    """
+    if len(node_labels):
+      if node_labels.max() >= _MAX_NODE_LABELS:
+        raise ValueError(
+            f'labels of nodes must span less than {_MAX_NODE_LABELS} values, '
+            f'got {node_labels.max() + 1}; number them through.'
+        )
+      return cls('labels', int(node_labels.max()) + 1, first_label)
+    if degrees.max() < _MAX_DEGREE:
+      return cls('degrees', int(degrees.max()) + 1)
+    mean, deviation = float(degrees.mean()), float(degrees.std(ddof=1))
+    return cls('scaled_degrees', 1, mean=mean, deviation=deviation)
+
+  def apply(self, node_labels: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+    """Returns features, float32 ``[num_nodes, width]``.
+
+    Raises:
+      ValueError: a label or degree is not among those that features are for.
+    """
+    if self.kind == 'scaled_degrees':
+      scaled = (degrees - self.mean) / self.deviation
+      return scaled[:, None].astype(np.float32)
+    values = node_labels if self.kind == 'labels' else degrees
+    if len(values) != len(degrees):
+      raise ValueError('nodes must have labels, as those trained on have.')
+    unknown = (values < 0) | (values >= self.width)
+    if unknown.any():
+      one = values[unknown][0] + (self.first_label or 0)
+      raise ValueError(
+          f'{self.kind} of nodes must be among the {self.width} of the graphs '
+          f'trained on, got {one}.'
+      )
+    features = np.zeros((len(values), self.width), np.float32)
+    features[np.arange(len(values)), values] = 1
+    return features
 
 
 class Graphs:
@@ -38,6 +106,7 @@ class Graphs:
     labels: int32 ``[num_graphs]``.
     colors: nodes with one color share a row of a batch, int64
       ``[num_nodes]``; all differ unless :meth:`colored` says otherwise.
+    features: how features were made, or None where that is not known.
   """
 
   def __init__(
@@ -49,8 +118,10 @@ class Graphs:
       receivers: np.ndarray,
       num_edges: np.ndarray,
       labels: np.ndarray,
+      features: NodeFeatures | None = None,
   ):
     """Takes all arrays, and the numbers of nodes and edges of each graph."""
+    self.features = features
     self.nodes = np.asarray(nodes, np.float32)
     self.node_starts = _starts(num_nodes)
     self.senders = np.asarray(senders, np.int32)
@@ -287,39 +358,61 @@ def load_graphs(
 
   num_nodes = np.array([example['num_nodes'] for example in examples])
   num_edges = np.array([len(example['sender']) for example in examples])
-  receivers = joined('receiver')
+  receivers, node_labels = joined('receiver'), joined('node_label')
   first_nodes = np.repeat(np.cumsum(num_nodes) - num_nodes, num_edges)
+  degrees = np.bincount(receivers + first_nodes, minlength=num_nodes.sum())
+  features = NodeFeatures.of(
+      node_labels,
+      degrees,
+      tu_collections.read_first_node_label(pathlib.Path(builder.data_dir)),
+  )
   return Graphs(
-      nodes=node_features(
-          joined('node_label'), receivers + first_nodes, num_nodes.sum()
-      ),
+      nodes=features.apply(node_labels, degrees),
       num_nodes=num_nodes,
       senders=joined('sender'),
       receivers=receivers,
       num_edges=num_edges,
       labels=np.array([example['label'] for example in examples]),
+      features=features,
   )
 
 
-def node_features(
-    node_labels: np.ndarray, receivers: np.ndarray, num_nodes: int
-) -> np.ndarray:
-  """Returns features, float32 ``[num_nodes, F]``, as :func:`load_graphs` says.
+def read_graphs(path: pathlib.Path, features: NodeFeatures) -> Graphs:
+  """Reads the graphs of a TU archive or folder, to be embedded.
 
-  Labels are from 0, or empty for none; receivers count over all graphs.
+  Args:
+    path: zip archive or folder.
+    features: how those of the graphs trained on were made.
+
+  Raises:
+    ValueError: the files are damaged, or nodes are unlike those trained on.
+    OSError: they cannot be found or read.
   """
-  if len(node_labels):
-    if node_labels.max() >= _MAX_NODE_LABELS:
+  found = tu_collections.read_any(path)
+  labels = found.node_labels
+  if features.kind == 'labels' and len(labels):
+    if features.first_label is None:
       raise ValueError(
-          f'labels of nodes must span less than {_MAX_NODE_LABELS} values, got '
-          f'{node_labels.max() + 1}; number them through.'
+          'which labels nodes had in the files trained on is not known, as the '
+          'data set was prepared by an earlier version; prepare it anew and '
+          'train again.'
       )
-    return _one_hot(node_labels)
-  degrees = np.bincount(receivers, minlength=num_nodes)
-  if degrees.max() < _MAX_DEGREE:
-    return _one_hot(degrees)
-  scaled = (degrees - degrees.mean()) / degrees.std(ddof=1)
-  return scaled[:, None].astype(np.float32)
+    labels = labels + found.first_node_label - features.first_label
+  count = len(found.graph_ids)
+  of_edges = found.graph_ids[found.receivers]
+  num_nodes = np.bincount(found.graph_ids)
+  first_nodes = (np.cumsum(num_nodes) - num_nodes)[of_edges]
+  return Graphs(
+      nodes=features.apply(
+          labels, np.bincount(found.receivers, minlength=count)
+      ),
+      num_nodes=num_nodes,
+      senders=found.senders - first_nodes,
+      receivers=found.receivers - first_nodes,
+      num_edges=np.bincount(of_edges, minlength=len(num_nodes)),
+      labels=found.labels,
+      features=features,
+  )
 
 
 def colors_of_features(nodes: np.ndarray) -> np.ndarray:
@@ -351,12 +444,6 @@ def _order(graphs, seed, batch_size):
       order[start : start + batch_size]
       for start in range(0, len(graphs), batch_size)
   ]
-
-
-def _one_hot(values):
-  features = np.zeros((len(values), values.max() + 1), np.float32)
-  features[np.arange(len(values)), values] = 1
-  return features
 
 
 def _starts(counts):

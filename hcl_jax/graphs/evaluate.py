@@ -13,6 +13,7 @@ import numpy as np
 from hcl_jax import evaluation
 from hcl_jax.models import graph_batch as graphs_lib
 from hcl_jax.runs import scores as scores_lib
+from hcl_jax.storage import records
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
@@ -33,15 +34,39 @@ class Features:
   ) -> np.ndarray:
     """Returns embeddings ``[n, dim]`` of an epoch's graphs, in the set's order.
 
-    ``poll`` is called before every batch and raises to leave.
+    ``poll`` is called before the first batch and after each; it raises to
+    leave.
     """
-    params = state_lib.evaluated_params(state)
+    variables = [(state_lib.evaluated_params(state), state.task_state)]
+    return self._compute(variables, epoch, poll)
+
+  def spread(
+      self,
+      state: state_lib.TrainState,
+      epoch: Iterable[graphs_lib.GraphBatch],
+      poll: experiment_lib.Poll = lambda: None,
+  ) -> np.ndarray:
+    """Embeds as a call does, on all local devices, which take turns."""
+    variables = state_lib.evaluated_params(state), state.task_state
+    return self._compute(state_lib.copies(variables), epoch, poll)
+
+  def _compute(self, copies, epoch, poll):
+    def embed(numbered):
+      number, batch = numbered
+      variables = copies[number % len(copies)]
+      return batch, np.asarray(self._embed(*variables, batch))
+
     parts, index = [], []
-    for batch in epoch:
-      poll()
-      out = np.asarray(self._embed(params, state.task_state, batch))
+    found = map(embed, enumerate(epoch))
+    if len(copies) > 1:
+      found = records.map_ahead(
+          embed, enumerate(epoch), num_threads=len(copies)
+      )
+    poll()
+    for batch, out in found:
       parts.append(out[batch.graph_mask])
       index.append(batch.index[batch.graph_mask])
+      poll()
     return np.concatenate(parts)[np.argsort(np.concatenate(index))]
 
 

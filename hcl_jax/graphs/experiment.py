@@ -9,6 +9,7 @@ import ml_collections
 
 from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import data as graph_data
+from hcl_jax.graphs import encode
 from hcl_jax.graphs import evaluate
 from hcl_jax.graphs import inspect
 from hcl_jax.graphs import task as infograph
@@ -93,6 +94,7 @@ def _assemble(config, graphs, features=None):
       sample=inspect.sample,
       data=Data(graphs, epoch, features),
       num_scored=len(graphs),
+      inputs=encode.inputs(graphs),
       # Batches are small: other devices may train other runs.
       device=jax.local_devices()[0],
   )

@@ -141,6 +141,8 @@ class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   def _split_generators(self, dl_manager):
     graphs = self._graphs or self._download(dl_manager)
+    # At this time the path is that of a folder that is renamed when complete.
+    tu.write_first_node_label(self.data_path, graphs)
     return {'train': self._generate_examples(graphs)}
 
   def _download(self, dl_manager):

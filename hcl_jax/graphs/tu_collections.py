@@ -15,6 +15,7 @@ disk, so names inside an archive lead nowhere.
 from collections.abc import Callable
 import functools
 import io
+import json
 import pathlib
 from typing import NamedTuple
 import warnings
@@ -27,6 +28,8 @@ from hcl_jax.storage import text_files
 
 NAME = 'tu_graphs'
 URL = 'https://www.chrsmrrs.com/graphkerneldatasets/{}.zip'
+_NODE_LABELS = 'node_labels.json'  # beside the records
+_FIRST = 'first'
 
 # All that a damaged, encrypted or unreadable file may raise.
 _FILE_ERRORS = (
@@ -71,6 +74,7 @@ class Collection(NamedTuple):
       loops, and in the order of receivers.
     receivers: where it ends, int64 ``[E]``.
     node_labels: int64 ``[N]``, from 0; empty where nodes have none.
+    first_node_label: the label in the files that is 0 here.
     labels: classes of the graphs, int64 ``[G]``, numbered from 0 in the order
       of their names.
   """
@@ -80,6 +84,7 @@ class Collection(NamedTuple):
   receivers: np.ndarray
   node_labels: np.ndarray
   labels: np.ndarray
+  first_node_label: int = 0
 
 
 def read(path: pathlib.Path, name: str) -> Collection:
@@ -105,6 +110,40 @@ def read(path: pathlib.Path, name: str) -> Collection:
         f'{expected}.'
     )
   return graphs
+
+
+def read_any(path: pathlib.Path) -> Collection:
+  """Reads the one collection that an archive or folder holds, whatever it is.
+
+  Raises:
+    FileNotFoundError: there is no such path.
+    ValueError: it holds none or several, or they are damaged.
+  """
+  files = _list_files(path)
+  names = [x.removesuffix('_A.txt') for x in files if x.endswith('_A.txt')]
+  if len(names) != 1:
+    raise ValueError(
+        f'{path} must hold one collection, NAME_A.txt and its other files; it '
+        f'holds {", ".join(names) or "none"}.'
+    )
+  try:
+    return _assemble(names[0], files)
+  except _FILE_ERRORS as error:
+    raise ValueError(f'{path} cannot be read: {error}') from error
+
+
+def write_first_node_label(folder: pathlib.Path, graphs: Collection) -> None:
+  """Records which label in the files is 0 in the data set."""
+  text = json.dumps({_FIRST: graphs.first_node_label})
+  (folder / _NODE_LABELS).write_text(text, encoding='utf-8')
+
+
+def read_first_node_label(folder: pathlib.Path) -> int | None:
+  """Reads it; None of data sets that were prepared by earlier versions."""
+  path = folder / _NODE_LABELS
+  if not path.is_file():
+    return None
+  return int(json.loads(path.read_text(encoding='utf-8'))[_FIRST])
 
 
 def full_name(name: str) -> str:
@@ -166,11 +205,12 @@ def _assemble(name, files):
     )
   labels = _read_numbers(name, 'graph_labels', files)[:, 0]
   _check_count(name, 'graph_labels', labels, graph_ids[-1] + 1, 'graphs')
-  node_labels = np.zeros(0, np.int64)
+  node_labels, first = np.zeros(0, np.int64), 0
   if f'{name}_node_labels.txt' in files:
     node_labels = _read_numbers(name, 'node_labels', files)[:, 0]
     _check_count(name, 'node_labels', node_labels, len(graph_ids), 'nodes')
-    node_labels = node_labels - node_labels.min()
+    first = int(node_labels.min())
+    node_labels = node_labels - first
   edges = _read_numbers(name, 'A', files, columns=2) - 1
   senders, receivers = _clean_edges(name, edges, graph_ids)
   return Collection(
@@ -179,6 +219,7 @@ def _assemble(name, files):
       receivers=receivers,
       node_labels=node_labels,
       labels=np.unique(labels, return_inverse=True)[1],
+      first_node_label=first,
   )
 
 

@@ -97,7 +97,7 @@ def read_splits(
 
 
 def _read_split(path):
-  images = _load(path)
+  images = load(path)
   if images.ndim == 4 and images.shape[-1] == 1:
     images = images[..., 0]
   is_color = images.ndim == 4 and images.shape[-1] == 3
@@ -111,7 +111,7 @@ def _read_split(path):
   labels_path = path.with_name(path.name.replace(_IMAGES, '_labels.npy'))
   if not labels_path.exists():
     return images, np.full(len(images), -1)
-  labels = _load(labels_path)
+  labels = load(labels_path)
   is_integer = np.issubdtype(labels.dtype, np.integer)
   if not is_integer or labels.shape != (len(images),) or labels.min() < -1:
     raise ValueError(
@@ -126,7 +126,12 @@ def _read_split(path):
   return images, labels
 
 
-def _load(path):
+def load(path: pathlib.Path) -> np.ndarray:
+  """Opens an array, which is read when it is used.
+
+  Raises:
+    ValueError: the file is no plain array.
+  """
   try:
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except (ValueError, EOFError) as error:

@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 import functools
 from typing import Any
+from typing import Protocol
 import weakref
 
 import jax
@@ -17,6 +18,17 @@ from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
+
+
+class Rows(Protocol):
+  """Images by number, as ``images.Images`` has them."""
+
+  def __len__(self) -> int:
+    ...
+
+  def rows(self, indices: np.ndarray) -> np.ndarray:
+    """Returns images, uint8 ``[len(indices), height, width, 3]``."""
+    ...
 
 
 class Features:
@@ -49,10 +61,16 @@ class Features:
     if self._state() is not state:
       self._state, self._known = weakref.ref(state), {}
     if id(images) not in self._known:
-      self._known[id(images)] = self._compute(state, images, poll)
+      self._known[id(images)] = self.compute(state, images, poll)
     return self._known[id(images)]
 
-  def _compute(self, state, images, poll):
+  def compute(
+      self,
+      state: state_lib.TrainState,
+      images: Rows,
+      poll: experiment_lib.Poll = lambda: None,
+  ) -> np.ndarray:
+    """Returns features as a call does, and remembers nothing."""
     state = state_lib.local(state)
     params = state_lib.evaluated_params(state)
     size = self._rows(self._config.evaluate.batch_size)

@@ -11,6 +11,7 @@ import numpy as np
 
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
+from hcl_jax.images import encode
 from hcl_jax.images import evaluate
 from hcl_jax.images import inspect
 from hcl_jax.images import task as image_tasks
@@ -90,6 +91,7 @@ def from_images(
       sample=inspect.sample,
       data=data,
       num_scored=len(data.test),
+      inputs=encode.inputs(data.train),
   )
 
 

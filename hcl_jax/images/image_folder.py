@@ -37,6 +37,11 @@ _SPLITS = {
 _ANNOTATIONS = 'val_annotations.txt'
 _NUM_NAMED = 20
 
+# What Pillow raises for a file that is no image, or a damaged one.
+UNREADABLE = (
+    OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError
+)  # fmt: skip
+
 
 class File(NamedTuple):
   """Image file; key is its name below the folder."""
@@ -174,26 +179,35 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _read(self, file):
     try:
       return read_square(file.path, self._image_size)
-    except (OSError, ValueError, SyntaxError, MemoryError,
-            Image.DecompressionBombError) as error:  # fmt: skip
+    except UNREADABLE as error:
       self.unreadable.append(f'{file.path} ({error})')
       return None
 
 
 def read_square(path: pathlib.Path, size: int) -> Image.Image:
-  """Returns the middle square of an image file, size x size, RGB, upright.
+  """Returns the middle square of an image file, size x size, RGB, upright."""
+  return read_fitted(path, (size, size))
 
-  The shorter side is scaled to ``size`` (bicubic, antialiased) and the longer
-  one cropped to it.
+
+def read_fitted(path: pathlib.Path, size: tuple[int, int]) -> Image.Image:
+  """Returns the middle of an image file, (width, height), RGB, upright.
+
+  It is scaled until one side fits (bicubic, antialiased), and the other is
+  cropped.
   """
   with Image.open(path) as image:
     # JPEG can be decoded at a fraction of its size; twice the result's is
     # enough for the filter.
-    image.draft('RGB', (2 * size, 2 * size))
+    image.draft('RGB', (2 * size[0], 2 * size[1]))
     image = _to_rgb(ImageOps.exif_transpose(image))
-    if image.size == (size, size):
+    if image.size == size:
       return image
-    return ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)
+    return ImageOps.fit(image, size, Image.Resampling.BICUBIC)
+
+
+def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the image files below a folder, sorted; hidden ones excepted."""
+  return sorted(path for path in _visible_files(folder) if _is_image(path))
 
 
 def _split_folders(folder):

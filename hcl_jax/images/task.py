@@ -182,9 +182,8 @@ class MoCo:
     encoder_key, queue_key = jax.random.split(key)
     params, stats = self.encoder.init(encoder_key, batch['image'])
     queue = momentum.init_queue(queue_key, self.queue_size, self.embedding_dim)
-    # Copies, because a donated buffer must not be given twice.
-    key_params, key_stats = jax.tree.map(jnp.copy, (params, stats))
-    return params, MoCoState(stats, key_params, key_stats, queue)
+    empty = MoCoState(None, None, None, queue)
+    return self.with_variables(empty, {'params': params, **stats})
 
   def embed(self, params, state, batch, key, rows):
     view_key, shuffle_key = jax.random.split(key)
@@ -262,6 +261,20 @@ class MoCo:
 
   def metrics(self, embeddings, batch, step):
     return {'beta': self.beta(step)}
+
+  def variables(self, params, state):
+    """Returns the variables of the encoder of queries."""
+    return {'params': params, **state.stats}
+
+  def with_variables(self, state, variables):
+    """Gives both encoders the same variables."""
+    stats = dict(variables)
+    params = stats.pop('params')
+    # Copies, because a donated buffer must not be given twice.
+    key_params, key_stats = jax.tree.map(jnp.copy, (params, stats))
+    return params, state._replace(
+        stats=stats, key_params=key_params, key_stats=key_stats
+    )
 
   def features(self, params, state, batch, keys=None):
     return self.encoder.evaluate(params, state.stats, batch['image'], keys)[0]

@@ -67,6 +67,7 @@ def inspect(
     *,
     name: str | None = None,
     data_dir: str | None = None,
+    allow_code: bool = False,
 ) -> Inspection:
   """Restores the last checkpoint of a run and embeds some of its data.
 
@@ -74,14 +75,14 @@ def inspect(
     workdir: directory of the run.
     name: name of the run in the report; by default that of the directory.
     data_dir: directory of the data set, if it has moved since training.
+    allow_code: whether code may be run that the run names as its own.
 
   Raises:
     FileNotFoundError: there is no run, no checkpoint, or no data.
     ValueError: the configuration is not valid on this machine.
   """
   workdir = pathlib.Path(workdir)
-  config = workdir_lib.load_config(workdir)
-  domains.fill_defaults(config)
+  config = domains.load_config(workdir, allow_code=allow_code)
   if data_dir is not None:
     config.data.dir = data_dir
   with loop.open_checkpoints(
@@ -114,9 +115,7 @@ def single_runs(
   """
   paths = []
   for workdir in map(pathlib.Path, workdirs):
-    config = workdir_lib.load_config(workdir)
-    domains.fill_defaults(config)
-    variants = config.get('compare')
+    variants = workdir_lib.load_config(workdir).get('compare')
     paths += [workdir / x for x in variants] if variants else [workdir]
   names = _sweep_run_names(paths)
   runs = {}

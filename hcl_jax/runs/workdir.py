@@ -2,7 +2,8 @@
 """Keeps the directory of a run: its configuration and versions.
 
 ``config.json`` holds the whole configuration, sorted, and the number of its
-``format``; ``versions.json`` a list with one entry for every start. Both are
+``format``; ``versions.json`` a list with one entry for every start;
+``inputs.json`` what must be known of the data to embed new rows. Each is
 written at once or not at all.
 """
 
@@ -19,6 +20,7 @@ import os
 import pathlib
 import platform
 import sys
+import types
 from typing import Any
 
 from absl import logging
@@ -31,6 +33,7 @@ from hcl_jax.storage import locations
 _CONFIG = 'config.json'
 _MAX_NAMED = 4
 _VERSIONS = 'versions.json'
+_INPUTS = 'inputs.json'
 # A file without the number has format 1.
 _FORMAT = 1
 _FORMAT_FIELD = 'format'
@@ -107,7 +110,8 @@ def open_run(
     config: ml_collections.ConfigDict,
     *,
     may_change: Sequence[str] = (),
-    may_appear: Sequence[str] = (),
+    may_appear: Mapping[str, Any] = types.MappingProxyType({}),
+    inputs: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Begins a run in a directory, or continues the one that is there.
 
@@ -118,8 +122,9 @@ def open_run(
       such as ``evaluate``, that a continued run may change. Then the new
       values replace the old ones in ``config.json``, and ``versions.json`` says
       so.
-    may_appear: fields that runs of an earlier version lack, which follow from
-      their other fields.
+    may_appear: fields that runs of an earlier version lack, with the value that
+      they had in effect; ``...`` for one that follows from other fields.
+    inputs: what must be known of the data to embed new rows; None: nothing.
 
   Returns:
     The directory. Its sub-directory for checkpoints is ``checkpoints``.
@@ -130,7 +135,7 @@ def open_run(
   """
   workdir = _local(workdir).absolute()
   _refuse_a_file(workdir)
-  new = _plain('config', config.to_dict())
+  new = plain(config.to_dict(), 'config')
   if _FORMAT_FIELD in new:
     raise ValueError(
         f'config.{_FORMAT_FIELD} is the name of what {_CONFIG} records itself; '
@@ -140,16 +145,23 @@ def open_run(
   refused = {
       name: pair for name, pair in changed.items()
       if not _covered(name, may_change)
-      and not (pair[0] == _ABSENT and _covered(name, may_appear))
+      and not (
+          pair[0] == _ABSENT
+          and name in may_appear
+          and may_appear[name] in (..., pair[1])
+      )
   }  # fmt: skip
   if refused:
     raise ConfigMismatch(workdir, refused)
+  _check_inputs(workdir, inputs)
   if jax.process_index() == 0:
     history = _read_history(workdir) + [_versions(changed)]
     with _writing(workdir):
       workdir.mkdir(parents=True, exist_ok=True)
       _write(workdir / _CONFIG, {_FORMAT_FIELD: _FORMAT, **new})
       _write(workdir / _VERSIONS, history)
+      if inputs is not None:
+        _write(workdir / _INPUTS, plain(inputs, 'inputs'))
   return workdir
 
 
@@ -166,6 +178,17 @@ def find_run(workdir: str | os.PathLike) -> pathlib.Path:
         f'{jax.process_index()} finds no {_CONFIG} in {workdir}.'
     )
   return workdir
+
+
+def read_inputs(workdir: str | os.PathLike) -> dict[str, Any] | None:
+  """Reads what must be known of the data to embed new rows.
+
+  None for a run of an earlier version, which did not record it.
+
+  Raises:
+    WorkdirError: the file is damaged.
+  """
+  return _read_object(_local(workdir) / _INPUTS)
 
 
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
@@ -238,8 +261,25 @@ def _changes(
   return {}
 
 
-def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-  path = workdir / _CONFIG
+def _check_inputs(
+    workdir: pathlib.Path, inputs: Mapping[str, Any] | None
+) -> None:
+  """Raises a WorkdirError if the data of a run are no longer the same."""
+  old = read_inputs(workdir)
+  if old is None or inputs is None:
+    return
+  new = plain(inputs, 'inputs')
+  names = [x for x in {**old, **new} if old.get(x) != new.get(x)]
+  if names:
+    raise WorkdirError(
+        f'the data of the run in {workdir} have changed since it began: '
+        f'{", ".join(names)} of {_INPUTS}. Use another workdir for these data, '
+        'or the old data to continue.'
+    )
+
+
+def _read_object(path: pathlib.Path) -> dict[str, Any] | None:
+  """Reads a JSON object; None if there is no such file."""
   try:
     saved = json.loads(path.read_text(encoding='utf-8'))
   except (FileNotFoundError, NotADirectoryError):
@@ -248,6 +288,14 @@ def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
     raise WorkdirError(f'{path} cannot be read: {error}.') from error
   if not isinstance(saved, dict):
     raise WorkdirError(f'{path} cannot be read: it is not a JSON object.')
+  return saved
+
+
+def _read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+  path = workdir / _CONFIG
+  saved = _read_object(path)
+  if saved is None:
+    return None
   found = saved.pop(_FORMAT_FIELD, _FORMAT)
   if not isinstance(found, int) or isinstance(found, bool) or found < 1:
     raise WorkdirError(
@@ -308,12 +356,16 @@ def _write(path: pathlib.Path, value: Any) -> None:
   os.replace(temporary, path)
 
 
-def _plain(name: str, value: Any) -> Any:
-  """Converts a value to what JSON gives back; an error names the field."""
+def plain(value: Any, name: str = 'value') -> Any:
+  """Converts a value to what JSON gives back.
+
+  Raises:
+    ValueError: JSON cannot keep it; the message names the field.
+  """
   if isinstance(value, Mapping):
-    return {key: _plain(f'{name}.{key}', v) for key, v in value.items()}
+    return {key: plain(v, f'{name}.{key}') for key, v in value.items()}
   if isinstance(value, (list, tuple)):
-    return [_plain(f'{name}[{i}]', v) for i, v in enumerate(value)]
+    return [plain(v, f'{name}[{i}]') for i, v in enumerate(value)]
   if hasattr(value, 'item') and getattr(value, 'ndim', None) == 0:
     value = value.item()
   if value is None or isinstance(value, (bool, int, float, str)):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeds many sentences, in batches of one shape."""
+"""Embeds sentences by the encoders of a run, in batches of one shape."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import itertools
 from typing import Any
@@ -12,11 +13,20 @@ import ml_collections
 import numpy as np
 
 from hcl_jax.models import gru
+from hcl_jax.models import packed_text
+from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import data as sentence_data
+from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.storage import records
+from hcl_jax.storage import text_files
+from hcl_jax.training import encoder as encoder_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
+
+# What encoders of two runs must have in common, of ``inputs``.
+MUST_AGREE = ('vocabulary', 'cased')
 
 # One sentence that is looked for should not take the time of a whole batch.
 _FEW = 8
@@ -34,7 +44,15 @@ class Embedder:
   that are a little longer than half a row.)
   """
 
-  def __init__(self, task: task_lib.Task, config: ml_collections.ConfigDict):
+  def __init__(
+      self,
+      task: task_lib.Task,
+      config: ml_collections.ConfigDict,
+      *,
+      spread: bool = False,
+  ):
+    """Takes the task; ``spread``: all local devices take turns."""
+    self._spread = spread
     self._length = config.data.max_length
     self._rows = config.evaluate.batch_size
     self._packed_rows = -(-self._rows // 4)
@@ -63,8 +81,10 @@ class Embedder:
     if len(sentences) <= _FEW:
       sizes = _FEW, _FEW, _FEW * self._length
     num_rows, packed_rows, words = sizes
+    copies = state_lib.copies(params) if self._spread else [params]
 
-    def embed(rows):
+    def embed(numbered):
+      number, rows = numbered
       batch = sentence_data.pack_sentences(
           sentences[rows.start : rows.stop],
           max_length=self._length,
@@ -72,10 +92,11 @@ class Embedder:
           min_packed_rows=packed_rows,
           min_words=words,
       )
+      params = copies[number % len(copies)]
       features = np.asarray(self._features(params, {}, batch))
       return rows, features[: len(rows)]
 
-    ranges, parts = self._ranges(sentences), []
+    ranges, parts = enumerate(self._ranges(sentences)), []
     # The first alone, or several threads would compile.
     first = map(embed, itertools.islice(ranges, 1))
     others = records.map_ahead(embed, ranges, num_threads=joblib.cpu_count())
@@ -102,3 +123,62 @@ class Embedder:
       used += len(words)
       seen.update(words)
     yield range(start, len(sentences))
+
+
+def inputs(corpus: sentence_data.Sentences) -> dict[str, Any]:
+  """Returns what must be known of a corpus to embed other sentences."""
+  words = corpus.vocabulary
+  return {'vocabulary': words.words, 'cased': words.cased}
+
+
+def make(
+    config: ml_collections.ConfigDict, inputs: Mapping[str, Any]
+) -> encoder_lib.Parts:
+  """Makes the encoders of a configuration, without their parameters.
+
+  They take a sequence of sentences, each a str.
+  """
+  vocabulary = vocabulary_lib.Vocabulary(
+      inputs['vocabulary'], cased=inputs['cased']
+  )
+  task = quick_thoughts.create(
+      config, vocabulary_size=len(vocabulary), total_steps=1, steps_per_epoch=1
+  )
+  embedder = Embedder(task, config, spread=True)
+
+  def embed(
+      state: state_lib.TrainState,
+      rows: Any,
+      progress: encoder_lib.ShowProgress,
+  ) -> np.ndarray:
+    texts = [] if isinstance(rows, str) else list(rows)
+    if not texts or not all(isinstance(text, str) for text in texts):
+      raise ValueError(
+          'rows must be a sequence of one or more sentences, each a str; got '
+          f'{rows!r:.60}.'
+      )
+    ids = [vocabulary.encode(text) for text in texts]
+    return embedder(state_lib.evaluated_params(state), ids, progress)
+
+  return encoder_lib.Parts(
+      task=task,
+      module=task.module,
+      example=example(),
+      inputs=inputs,
+      embed=embed,
+      read=_read,
+      unit='sentences',
+  )
+
+
+def example() -> packed_text.SentenceBatch:
+  """Returns a batch of three sentences of a word, for its shapes."""
+  return packed_text.pack(np.zeros((3, 1), np.int32), np.ones(3, np.int32))
+
+
+def _read(path):
+  """Returns the lines of a text file that are not blank, which name it."""
+  texts = [x for x in map(str.strip, text_files.read_lines(path)) if x]
+  if not texts:
+    raise ValueError(f'{path} has no sentence.')
+  return texts, texts

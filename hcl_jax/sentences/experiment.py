@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import jax
 import ml_collections
-import numpy as np
 
 from hcl_jax.models import gru
-from hcl_jax.models import packed_text as sentences_lib
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import data as sentence_data
+from hcl_jax.sentences import encode
 from hcl_jax.sentences import evaluate
 from hcl_jax.sentences import inspect
 from hcl_jax.sentences import scored_tasks
@@ -66,9 +65,7 @@ def prepare(
   return experiment_lib.Experiment(
       config=config,
       make_task=make_task,
-      example=sentences_lib.pack(
-          np.zeros((3, 1), np.int32), np.ones(3, np.int32)
-      ),
+      example=encode.example(),
       evaluators=evaluate.make(config, make_task(config), *data),
       protocols=protocols,
       score=sentence_config.SCORE,
@@ -76,6 +73,7 @@ def prepare(
       unit='sentences',
       sample=inspect.sample,
       data=data,
+      inputs=encode.inputs(train),
       device=jax.local_devices()[0],  # All sentences of a batch meet.
       compiler_options=gru.compiler_options(),
       **parts,

@@ -31,8 +31,9 @@ MAY_CHANGE = (
     'evaluate',
 )
 
-# Runs begun before there was such a field have it by their task.
-MAY_APPEAR = ('domain',)
+# Fields that runs of earlier versions lack, and what they had in effect; the
+# domain follows from the task.
+MAY_APPEAR = {'domain': ..., 'train.init_from': ''}
 
 # A continued sweep may differ in these; scores of all members are by the same
 # evaluation.
@@ -129,6 +130,9 @@ def train_fields(
       'checkpoint_every_epochs': checkpoint_every_epochs,
       'keep_checkpoints': Field(
           3, fields_lib.COUNT, 'the last so many stay, and the best'
+      ),
+      'init_from': Field(
+          '', None, "workdir of a run whose encoder to begin with; '': none"
       ),
   }
 

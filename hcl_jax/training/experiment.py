@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from typing import Any
 from typing import NamedTuple
+from typing import Protocol
 
 import jax
 import optax
@@ -28,6 +29,19 @@ Poll = Callable[[], None]
 # Yields names, as protocol/measure, and scores of a state, the main one first.
 # Some add details that are no scores, such as a list of folds.
 Evaluator = Callable[[state_lib.TrainState, Poll], Iterable[tuple[str, Any]]]
+
+
+class Begin(Protocol):
+  """Gives a fresh state what another run has learned."""
+
+  def check(self, state: state_lib.TrainState) -> None:
+    """Raises what a call would, for a state that may have shapes only."""
+
+  def __call__(
+      self, state: state_lib.TrainState
+  ) -> tuple[state_lib.TrainState, str]:
+    """Returns the state, and a line that says what it was given."""
+    ...
 
 
 class Programs(NamedTuple):
@@ -67,6 +81,10 @@ class Experiment:
     device: the device that trains; None: all devices of all processes share
       every batch.
     num_scored: rows that shares are of, if all are of the same.
+    inputs: what must be known of the data to embed new rows, as JSON can keep
+      it; None: the room cannot embed any.
+    begin: gives the state before the first step what another run has learned;
+      None: the run begins afresh.
     compiler_options: XLA's, if others than those of image encoders.
   """
 
@@ -85,6 +103,8 @@ class Experiment:
   data: Any = None
   device: state_lib.Device | None = None
   num_scored: int | None = None
+  inputs: Mapping[str, Any] | None = None
+  begin: Begin | None = None
   compiler_options: Mapping[str, Any] | None = None
 
   def __post_init__(self):
@@ -147,6 +167,12 @@ class Experiment:
   def create_state(self) -> state_lib.TrainState:
     """Creates the state before the first step."""
     return self.programs().init(self.hyperparameters)
+
+  def check_begin(self) -> None:
+    """Raises what ``begin`` would, without making a state."""
+    if self.begin is not None:
+      rules = self.build(self.hyperparameters)
+      self.begin.check(jax.eval_shape(rules.create_state, self.example))
 
   def inspect(self, state: state_lib.TrainState) -> sample_lib.Sample:
     """Takes a sample of what a state makes of the data, to look at."""

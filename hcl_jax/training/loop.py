@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import os
 import pathlib
@@ -109,17 +110,22 @@ def open_run(
     wait_for_saves: bool = False,
 ) -> Iterator['Run']:
   """Opens the directory of a run; arguments are those of :func:`train`."""
+  with processes.together(f'begin {workdir}'):
+    check_begin(experiment, workdir)
   with contextlib.ExitStack() as stack:
     with processes.together(f'lock {workdir}'):
       if processes.is_first():  # for all processes
         stack.enter_context(workdir_lib.lock(workdir))
-    workdir = open_workdir(workdir, experiment.config)
+    workdir = open_workdir(workdir, experiment.config, experiment.inputs)
     checkpoints = stack.enter_context(
         open_checkpoints(workdir, experiment.config, experiment.score)
     )
     if interruption is None:
       interruption = stack.enter_context(interruption_lib.Interruption())
     state = restore(experiment, checkpoints, init=init)
+    begun = ''
+    if not checkpoints.steps() and experiment.begin is not None:
+      state, begun = experiment.begin(state)
     first_step = int(state.step)
     writer = stack.enter_context(
         metrics_lib.MetricsWriter(workdir, resume_step=first_step)
@@ -136,6 +142,8 @@ def open_run(
       )
     if first_step:
       progress.write(f'{label}: resumes after step {first_step}')
+    if begun:
+      progress.write(f'{label}: {begun}')
     yield Run(
         experiment,
         workdir,
@@ -148,8 +156,38 @@ def open_run(
     )
 
 
-def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:
-  """Begins or continues a run in a directory, in all processes."""
+def check_begin(
+    experiment: experiment_lib.Experiment, workdir: str | os.PathLike
+) -> None:
+  """Raises a WorkdirError if a run cannot begin with what another learned.
+
+  A run that has a checkpoint needs the other one no more.
+  """
+  config = experiment.config
+  if experiment.begin is None:
+    return
+  with open_checkpoints(
+      pathlib.Path(workdir), config, experiment.score
+  ) as checkpoints:
+    if checkpoints.steps():
+      return
+  try:
+    experiment.check_begin()
+  except (ValueError, OSError, checkpoint.DamagedCheckpoint) as error:
+    raise workdir_lib.WorkdirError(
+        f'config.train.init_from={config.train.init_from!r}: {error}'
+    ) from error
+
+
+def open_workdir(
+    workdir: str | os.PathLike,
+    config,
+    inputs: Mapping[str, Any] | None = None,
+) -> pathlib.Path:
+  """Begins or continues a run in a directory, in all processes.
+
+  ``inputs`` is that of the experiment, if there is one run in the directory.
+  """
   with processes.together(f'open {workdir}'):
     if processes.is_first():
       workdir_lib.open_run(
@@ -157,13 +195,14 @@ def open_workdir(workdir: str | os.PathLike, config) -> pathlib.Path:
           config,
           may_change=config_lib.MAY_CHANGE,
           may_appear=config_lib.MAY_APPEAR,
+          inputs=inputs,
       )
   with processes.together(f'see {workdir}'):
     return workdir_lib.find_run(workdir)
 
 
 def open_checkpoints(
-    workdir: pathlib.Path, config: fields_lib.Config, score: str
+    workdir: pathlib.Path, config: fields_lib.Config, score: str | None
 ) -> checkpoint.Checkpoints:
   """Returns the checkpoints of a run: the last few, and the best by a score."""
   return checkpoint.Checkpoints(

@@ -138,3 +138,8 @@ def local(tree: Any) -> Any:
     )
 
   return jax.tree.map(view, tree)
+
+
+def copies(tree: Any) -> list[Any]:
+  """Returns a copy of a tree for each local device, on that device alone."""
+  return [jax.device_put(local(tree), x) for x in jax.local_devices()]

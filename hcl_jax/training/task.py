@@ -20,7 +20,9 @@ class Task(Protocol):
   BatchNorm), so a batch may be embedded in chunks; only ``loss`` lets rows
   meet, across devices too. ``state`` is a tree of everything that is neither
   parameter nor optimizer: running statistics, a momentum encoder, a queue. It
-  is the same on every device.
+  is the same on every device. Where it is more than further collections of the
+  encoder, the task has ``variables(params, state)`` and ``with_variables(state,
+  variables)``; see the functions of these names.
   """
 
   def init(self, key: jax.Array, batch: Batch) -> tuple[Any, Any]:
@@ -96,6 +98,26 @@ class Task(Protocol):
     With ``keys [b]``, of augmented rows.
     """
     ...
+
+
+def variables(task: Task, params: Any, state: Any) -> dict[str, Any]:
+  """Returns the variables of the encoder, ``'params'`` and other collections.
+
+  Flax's ``module.apply`` takes them.
+  """
+  own = getattr(task, 'variables', None)
+  return own(params, state) if own else {'params': params, **state}
+
+
+def with_variables(
+    task: Task, state: Any, variables: dict[str, Any]
+) -> tuple[Any, Any]:
+  """Returns parameters and state with other variables of the encoder."""
+  own = getattr(task, 'with_variables', None)
+  if own:
+    return own(state, variables)
+  others = dict(variables)
+  return others.pop('params'), {**state, **others}
 
 
 def row_keys(key: jax.Array, rows: jax.Array, num: int) -> jax.Array:

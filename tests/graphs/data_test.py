@@ -197,18 +197,19 @@ class LoadTest(_Test):
     )
 
   def test_large_degrees_are_scaled(self):
-    star = np.concatenate([np.zeros(1000, int), np.arange(1, 1001)])
-    features = graph_data.node_features(np.zeros(0, int), star, 1002)
+    none, degrees = np.zeros(0, int), np.array([1000] + [1] * 1000 + [0])
+    made = graph_data.NodeFeatures.of(none, degrees)
+    features = made.apply(none, degrees)
     degrees = np.array([1000.0] + [1.0] * 1000 + [0.0])
     deviation = np.sqrt(np.sum((degrees - degrees.mean()) ** 2) / 1001)
     expected = (degrees - degrees.mean()) / deviation
     np.testing.assert_allclose(features[:, 0], expected, rtol=1e-6)
-    smaller = graph_data.node_features(np.zeros(0, int), star[1:], 1002)
-    self.assertEqual(smaller.shape, (1002, 1000))
+    smaller = graph_data.NodeFeatures.of(none, np.array([999, 1, 0]))
+    self.assertEqual(smaller.width, 1000)
 
   def test_labels_of_nodes_in_the_millions_are_refused(self):
     with self.assertRaisesRegex(ValueError, 'number them through'):
-      graph_data.node_features(np.array([0, 10**6]), np.zeros(0, int), 2)
+      graph_data.NodeFeatures.of(np.array([0, 10**6]), np.zeros(2, int))
 
   def test_what_is_not_there(self):
     with self.assertRaisesRegex(
