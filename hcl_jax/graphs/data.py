@@ -50,7 +50,7 @@ class NodeFeatures(NamedTuple):
       degrees: np.ndarray,
       first_label: int | None = 0,
   ) -> 'NodeFeatures':
-    """Chooses what suits some nodes, as :func:`load_graphs` says.
+    """Returns what suits some nodes, as :func:`load_graphs` says.
 
     Labels are from 0, or empty for none.
     """
