@@ -127,7 +127,7 @@ def analyze_runs(
   from hcl_jax.report import page
   from hcl_jax.report import run_report
 
-  runs = inspection.single_runs(workdirs)
+  runs = inspection.single_runs(workdirs, allow_code=_ALLOW_CODE.value)
   inspections = []
   for name, workdir in runs.items():
     print(f'{name}: {workdir}', flush=True)

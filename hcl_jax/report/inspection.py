@@ -105,7 +105,7 @@ def inspect(
 
 
 def single_runs(
-    workdirs: Sequence[str | os.PathLike],
+    workdirs: Sequence[str | os.PathLike], *, allow_code: bool = False
 ) -> dict[str, pathlib.Path]:
   """Returns directories of single runs, keyed by short unique names.
 
@@ -115,7 +115,8 @@ def single_runs(
   """
   paths = []
   for workdir in map(pathlib.Path, workdirs):
-    variants = workdir_lib.load_config(workdir).get('compare')
+    config = domains.load_config(workdir, allow_code=allow_code)
+    variants = config.get('compare')
     paths += [workdir / x for x in variants] if variants else [workdir]
   names = _sweep_run_names(paths)
   runs = {}
