@@ -5,8 +5,10 @@ Losses and schedules load at once; other packages load when they are used.
 """
 
 import importlib
+import sys
 from typing import Any
 
+from hcl_jax import _extras
 from hcl_jax import losses
 from hcl_jax import schedules
 from hcl_jax.losses import clipped_beta
@@ -47,6 +49,9 @@ _FUNCTIONS = {
 
 __all__ = (*losses.__all__, 'losses', 'schedules')
 
+if sys.argv[:1] == ['-m']:  # python -m hcl_jax.COMMAND, not imported yet
+  _extras.explain_to_commands()
+
 
 def __getattr__(name: str) -> Any:
   if name not in _LAZY and name not in _FUNCTIONS:
@@ -58,9 +63,7 @@ def __getattr__(name: str) -> Any:
     if error.name is None or error.name.startswith(__name__):
       raise
     raise ModuleNotFoundError(
-        f"{__name__}.{name} needs the package {error.name!r}; pip install "
-        "'hcl_jax[train]' brings it.",
-        name=error.name,
+        f'{__name__}.{name} {_extras.advice(error.name)}', name=error.name
     ) from error
   return getattr(module, name) if name in _FUNCTIONS else module
 

@@ -7,6 +7,7 @@ import runpy
 import sys
 
 import hcl_jax
+from hcl_jax import _extras
 
 # By module: each says in its first line what it does.
 COMMANDS = {
@@ -39,13 +40,8 @@ def main() -> int | None:
     )
     return 2
   sys.argv = [f'hcl_jax {name}', *arguments]
-  try:
-    runpy.run_module(COMMANDS[name], run_name='__main__', alter_sys=True)
-  except ModuleNotFoundError as error:
-    if error.name is None or error.name.startswith('hcl_jax'):
-      raise
-    print(f'hcl_jax {name}: {missing(error.name)}', file=sys.stderr)
-    return 2
+  _extras.explain_to_commands()
+  runpy.run_module(COMMANDS[name], run_name='__main__', alter_sys=True)
 
 
 def usage() -> str:
@@ -60,14 +56,6 @@ def usage() -> str:
       '',
       'hcl_jax COMMAND --help shows the flags of a command.',
   ])
-
-
-def missing(module: str) -> str:
-  """Returns what to do about a module that is not installed."""
-  return (
-      f"the package {module!r} is not installed; pip install 'hcl_jax[train]' "
-      'brings what commands need.'
-  )
 
 
 def _first_line(module):

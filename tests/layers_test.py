@@ -21,7 +21,7 @@ _BENCHMARKS = _ROOT.parent / 'benchmarks'
 
 # A module may import from lower layers and from its own package.
 _LAYERS = {
-    '_checks': 0, '_vectors': 0, 'losses': 0, 'schedules': 0,
+    '_checks': 0, '_extras': 0, '_vectors': 0, 'losses': 0, 'schedules': 0,
     'augment': 1, 'momentum': 1, 'models': 1, 'storage': 1, 'runs': 1,
     'evaluation': 1, 'analysis': 1, 'theory': 1,
     'training': 2,

@@ -1,17 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``hcl_jax``: its list, its help, and mistakes of use."""
 
+import os
 import pathlib
+import sys
 import tempfile
+from unittest import mock
 
 from absl.testing import parameterized
 
 import hcl_jax
 from hcl_jax import __main__ as main
+from hcl_jax import _extras
 from tests.support import commands
 from tests.support import forks
 
 _DIGITS = '--config=digits:hard', '--config.data.name=digit_scenes/tiny'
+_RUN_ALL = """
+import runpy, sys
+sys.argv = ['-m']  # as Python has it while it imports the package
+from hcl_jax import __main__ as main
+for module in main.COMMANDS.values():
+  try:
+    runpy.run_module(module, run_name='__main__', alter_sys=True)
+  except ModuleNotFoundError:
+    try:
+      sys.excepthook(*sys.exc_info())
+    except SystemExit as end:
+      print(end.code)
+"""
 
 
 class MainTest(parameterized.TestCase):
@@ -108,3 +125,42 @@ class MainTest(parameterized.TestCase):
     self.assertEqual(status, 2, err)
     self.assertLen(err.strip().splitlines(), 1)
     self.assertIn("no device with JAX_PLATFORMS='cuda'", err)
+
+
+class LightTest(parameterized.TestCase):
+  """What is said where the extra is not installed."""
+
+  def _run(self, *command):
+    """Runs Python without what the extra brings."""
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    hidden = ('absl', 'flax', 'ml_collections', 'optax')
+    (pathlib.Path(folder) / 'sitecustomize.py').write_text(
+        f'import sys\nsys.modules.update(dict.fromkeys({hidden}))\n'
+    )
+    path = os.pathsep.join([folder, str(commands.ROOT)])
+    process = commands.start_fresh(
+        *command, environment=commands.environment(PYTHONPATH=path)
+    )
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+  def test_a_module_as_a_command(self):
+    status, out, err = self._run('-m', 'hcl_jax.train')
+    self.assertEqual((status, out), (2, ''))
+    self.assertRegex(err, r"^hcl_jax: .* 'absl'; .*'hcl_jax\[train\]'.*\n$")
+
+  def test_all_commands(self):
+    status, out, err = self._run('-c', _RUN_ALL)
+    self.assertEqual(status, 0, err)
+    self.assertEqual(out, '2\n' * len(main.COMMANDS))
+    self.assertLen(err.splitlines(), len(main.COMMANDS))
+
+  def test_other_errors_are_left_alone(self):
+    with mock.patch.object(sys, 'excepthook') as before:
+      _extras.explain_to_commands()
+      for error in (ValueError(), ModuleNotFoundError(name='absl')):
+        try:
+          raise error
+        except Exception as caught:
+          sys.excepthook(type(caught), caught, caught.__traceback__)
+      self.assertEqual(before.call_count, 2)
