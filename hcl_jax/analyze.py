@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a report on runs or on sweeps.
 
-  python -m hcl_jax.analyze --workdir=DIR
-  python -m hcl_jax.analyze --workdir=DIR,DIR2 --output=FOLDER
+  hcl_jax analyze --workdir=DIR
+  hcl_jax analyze --workdir=DIR,DIR2 --output=FOLDER
 
 Figures (PNG and SVG) and a self-contained page, report.html, are written to
 DIR/analysis or to the output folder.
@@ -51,6 +51,7 @@ _DATA_DIR = flags.DEFINE_string(
     'For runs: directory of the data set, if it has moved since training.',
 )  # fmt: skip
 _ALLOW_CODE = command.allow_code_flag()
+flags.adopt_module_key_flags(command)
 command.require('workdir')
 command.local('workdir', 'output', 'data_dir')
 
@@ -127,6 +128,7 @@ def analyze_runs(
   from hcl_jax.report import page
   from hcl_jax.report import run_report
 
+  command.check_devices()
   runs = inspection.single_runs(workdirs, allow_code=_ALLOW_CODE.value)
   inspections = []
   for name, workdir in runs.items():

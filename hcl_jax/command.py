@@ -67,8 +67,10 @@ def run(
       # Or JAX tells of every backend that is absent.
       rest = flags.FLAGS([argv[0], '--verbosity=-1', *others]) + own
     except flags.UnrecognizedFlagError as error:
-      words = f'{error} {explain(error.flagname)}'
-      sys.exit(refuse(name, UsageError(words)))
+      hint = explain(error.flagname)
+      if hint:
+        hint = f"Unknown command line flag '{error.flagname}'. {hint}"
+      sys.exit(refuse(name, UsageError(hint or error)))
     except flags.Error as error:
       sys.exit(refuse(name, error))
     if flags.FLAGS.only_check_args:

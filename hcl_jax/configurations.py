@@ -39,7 +39,7 @@ def define_flags() -> tuple[flags.FlagHolder, flags.FlagHolder]:
   return (
       flags.DEFINE_string('config', None, _HELP),
       flags.DEFINE_bool(
-          'print_config', False, 'Print every field, with its help, and leave.'
+          'print_config', False, 'Print every field, with its help, and exit.'
       ),
   )
 
@@ -127,7 +127,9 @@ def read(
   if name is None and others:
     name = others.pop(0)
   if others:
-    raise ValueError(f'unexpected argument {others[0]!r}.')
+    raise ValueError(
+        f'unexpected argument {others[0]!r}; write --FLAG=VALUE without spaces.'
+    )
   if not name:
     raise ValueError(
         'give --config=NAME, as --config=digits; "hcl_jax configs" lists them.'
@@ -184,6 +186,8 @@ def explain_flag(flag: str) -> str:
   """Returns a hint for a flag that there is not, or ''."""
   if flag == 'variant':
     return 'A variant is a part of --config, as --config=digits:hard.'
+  if flag.startswith('sweep.'):
+    return 'Only "hcl_jax sweep" takes values to sweep.'
   known = {
       field
       for room in domains.configs().values()
@@ -218,8 +222,6 @@ def _load(name):
         f'ml_collections.ConfigDict, got {type(config).__name__}.'
     )
   return config
-
-
 
 
 def _nearest(field, known):

@@ -11,6 +11,7 @@ package of your own.
 import dataclasses
 import importlib
 import os
+import pathlib
 import types
 
 import ml_collections
@@ -185,11 +186,18 @@ def load_config(
     allow_code: whether code may be run that is not part of this package.
 
   Raises:
-    ValueError: the run names code of its own, which is not allowed.
+    ValueError: the run names code of its own, which is not allowed, or it is
+      a sweep.
     FileNotFoundError: there is no run.
     workdir.WorkdirError: its configuration cannot be read.
   """
   config = workdir_lib.load_config(workdir)
+  if config.get('sweep'):
+    runs = sorted(pathlib.Path(workdir).glob('*/*/config.json'))
+    example = f', such as {runs[0].parent}' if runs else ''
+    raise ValueError(
+        f'{workdir} holds a sweep; give the folder of one of its runs{example}.'
+    )
   code = named_code(config)
   if code and not allow_code:
     named = ', '.join(f'config.{name}={x!r}' for name, x in code.items())

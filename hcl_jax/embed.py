@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeds new rows by the encoder of a run.
+"""Embeds new data by the encoder of a run.
 
   hcl_jax embed --workdir=DIR --input=PATH --output=FILE.npz
 
-PATH is read as the domain of the run does: a folder of images, an image, or a
-.npy file of them; an archive or folder of graphs as prepare takes it; a text
-file with a sentence in each line. FILE.npz gets 'embeddings', float32
-[rows, dim], and 'names', a str for each row. The data set of the run need not
-be there.
+PATH holds data of the kind that the run was trained on: a folder of images, an
+image, or a .npy file of images; an archive or folder of graphs, as "hcl_jax
+prepare" takes it; a text file with a sentence in each line. FILE.npz gets
+'embeddings', float32 [rows, dim], and 'names', a str for each row. The data set
+of the run need not be there.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ _STEP = flags.DEFINE_integer(
     'step', None, 'Which checkpoint; by default the last.'
 )
 _ALLOW_CODE = command.allow_code_flag()
+flags.adopt_module_key_flags(command)
 command.require('workdir', 'input', 'output')
 command.local('workdir', 'input', 'output')
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates a trained encoder.
 
-  python -m hcl_jax.evaluate --workdir=DIR --protocol=knn,linear
-  python -m hcl_jax.evaluate --workdir=DIR --protocol=sentences \\
+  hcl_jax evaluate --workdir=DIR --protocol=knn,linear
+  hcl_jax evaluate --workdir=DIR --protocol=sentences \\
       --tasks_dir=FOLDER [--tasks=MR,TREC] [--word_vectors=FILE]
 
 Prints a table and writes it to DIR/evaluation.json, or where --json says. One
@@ -46,6 +46,8 @@ _DATA_DIR = flags.DEFINE_string(
     'Where the data set is, if not where it was in training.',
 )  # fmt: skip
 _ALLOW_CODE = command.allow_code_flag()
+flags.adopt_module_key_flags(command)
+flags.adopt_module_key_flags(hosts)
 _JSON = flags.DEFINE_string('json', None, 'Where to write the results.')
 
 

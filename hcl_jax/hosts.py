@@ -27,8 +27,8 @@ _PROCESS_ID = flags.DEFINE_integer(
 )
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False,
-    'Detect these three from the cluster: Cloud TPU, SLURM, Open MPI or '
-    'Kubernetes.',
+    'Take coordinator, number of processes and process from the cluster: Cloud '
+    'TPU, SLURM, Open MPI or Kubernetes.',
 )
 _START_TIMEOUT = flags.DEFINE_integer(
     'start_timeout', 300, 'Seconds to wait for the other processes to start.'

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what is nearest to a given sentence, by the encoders of a run.
+"""Finds the sentences nearest to a given one, by the encoders of a run.
 
-  python -m hcl_jax.nearest --workdir=DIR --sentence='He closed the door.'
-  python -m hcl_jax.nearest --workdir=DIR --text=FILE < questions.txt
+  hcl_jax nearest --workdir=DIR --sentence='He closed the door.'
+  hcl_jax nearest --workdir=DIR --text=FILE < questions.txt
 
 Looks among the sentences that were trained on, or among the lines of a file.
-Without --sentence, looks for each line of standard input. The run must be of a
-domain that has a module ``nearest``.
+Without --sentence, looks for each line of standard input. The run must be of
+sentences, or of a domain of your own that has a module ``nearest``.
 """
 
 from collections.abc import Iterable
@@ -38,6 +38,7 @@ _DATA_DIR = flags.DEFINE_string(
     'data_dir', None, 'Where the corpus is, if not where it was in training.'
 )
 _ALLOW_CODE = command.allow_code_flag()
+flags.adopt_module_key_flags(command)
 command.require('workdir')
 command.local('workdir', 'text', 'data_dir')
 
@@ -45,6 +46,7 @@ command.local('workdir', 'text', 'data_dir')
 def main(arguments: list[str]) -> int:
   if arguments:
     raise command.UsageError(f'unexpected argument {arguments[0]!r}.')
+  command.check_devices()
   try:
     finder = open_finder(pathlib.Path(_WORKDIR.value))
   except (ValueError, OSError, checkpoint.DamagedCheckpoint) as error:

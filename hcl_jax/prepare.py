@@ -108,6 +108,8 @@ def main(argv: list[str]) -> None:
   dataset, domain = _DATASET.value, _DOMAIN.value
   if not dataset:
     raise command.UsageError('--dataset=NAME is needed, such as cifar10.')
+  if not sys.stderr.isatty():
+    tfds.disable_progress_bar()
   try:
     options = {
         name: flags.FLAGS[name].value

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains and evaluates a configuration for every combination of some values.
 
-  python -m hcl_jax.sweep --config=configs/graphs.py:MUTAG --workdir=DIR \\
+  hcl_jax sweep --config=graphs:MUTAG --workdir=DIR \\
       --sweep.loss.beta=0,1,2,10 --sweep.seed=0:10 [--config.loss.variant=...]
-  python -m hcl_jax.sweep --config=configs/graphs.py:all --workdir=DIR
-  python -m hcl_jax.sweep --config=configs/sentences.py --workdir=DIR \\
+  hcl_jax sweep --config=graphs:all --workdir=DIR
+  hcl_jax sweep --config=sentences --workdir=DIR \\
       --sweep.loss.beta=0,1,2 --sweep.seed=0:2 --jobs=2
 
-A configuration may have values to sweep itself, as the second one has; flags
-replace them. DIR gets a folder for each run, as hcl_jax.train makes it,
-results.csv, a line for each run, and results.md, means and deviations over
-seeds. The same command continues a sweep that was stopped.
+0:10 stands for 0, 1, ..., 9. A configuration may have values to sweep itself,
+as the second one has; flags replace them. DIR gets a folder for each run, as
+"hcl_jax train" makes it; results.csv, with a line for each run; and results.md,
+with means and deviations over seeds. The same command continues a sweep that
+was stopped.
 """
 
 import os

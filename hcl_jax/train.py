@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains an encoder.
 
-  python -m hcl_jax.train --config=configs/cifar10.py:hard --workdir=DIR \\
-      [--config.loss.beta=1 ...]
+  hcl_jax train --config=digits:hard --workdir=DIR [--config.loss.beta=1 ...]
+  hcl_jax train --config=digits:hard --print_config
+  hcl_jax train --config=digits:hard --workdir=DIR --only_check_args
 
-The same command resumes a run that was stopped. On several hosts, in every
-process of them:
+"hcl_jax configs" lists configurations. DIR gets the configuration, metrics,
+checkpoints and scores. The same command resumes a run that was stopped. The
+second one shows the fields that can be set, the last one checks flags,
+configuration and data only.
+
+On several hosts, give each process of the run one of these:
 
   ... --coordinator=HOST:PORT --num_processes=N --process_id=I
   ... --distributed                        on Cloud TPU, SLURM, Open MPI
@@ -33,6 +38,7 @@ from hcl_jax.training import loop
 
 _CONFIG, _PRINT_CONFIG = configurations.define_flags()
 flags.adopt_module_key_flags(configurations)
+flags.adopt_module_key_flags(hosts)
 _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Directory of the run; resumed if it holds this run.'
 )

@@ -120,6 +120,7 @@ class ExplainTest(parameterized.TestCase):
       ('loss.beta', 'Did you mean --config.loss.beta?'),
       ('beta', 'Did you mean --config.loss.beta?'),
       ('variant', 'A variant is a part of --config, as --config=digits:hard.'),
+      ('sweep.loss.beta', 'Only "hcl_jax sweep" takes values to sweep.'),
       ('xyzzy', ''),
   )
   def test_flags_that_there_are_not(self, flag, expected):

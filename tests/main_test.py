@@ -61,12 +61,15 @@ class MainTest(parameterized.TestCase):
       status, out, _ = self._run(*arguments)
       self.assertEqual((status, out), (0, f'hcl_jax {hcl_jax.__version__}\n'))
 
-  @parameterized.parameters('-h', '--help')
-  def test_help_of_a_command(self, flag):
-    status, out, err = self._run('train', flag)
+  @parameterized.parameters(
+      ('train', '-h', '--workdir: ', '--[no]print_config: ', '--coordinator: '),
+      ('embed', '--help', '--workdir: ', '--input: ', '--[no]allow_code: '),
+  )
+  def test_help_of_a_command(self, command, flag, *words):
+    status, out, err = self._run(command, flag)
     self.assertEqual(status, 0, err)
-    self.assertIn('--workdir', out)
-    self.assertIn('--print_config', out)
+    for word in words:
+      self.assertIn(word, out)
 
   def test_configs_and_doctor(self):
     status, out, err = self._run('configs')
@@ -118,10 +121,11 @@ class MainTest(parameterized.TestCase):
     self.assertEmpty(out)
     self.assertFalse((self.folder / 'run').exists())
 
-  def test_a_platform_that_is_not_there(self):
-    status, _, err = self._run(
-        'train', *_DIGITS, '--workdir=run', JAX_PLATFORMS='cuda'
-    )
+  @parameterized.parameters(
+      [['train', *_DIGITS, '--workdir=run']], [['bench', 'loss']]
+  )
+  def test_a_platform_that_is_not_there(self, arguments):
+    status, _, err = self._run(*arguments, JAX_PLATFORMS='cuda')
     self.assertEqual(status, 2, err)
     self.assertLen(err.strip().splitlines(), 1)
     self.assertIn("no device with JAX_PLATFORMS='cuda'", err)

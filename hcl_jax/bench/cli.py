@@ -37,6 +37,7 @@ def run(name: str, benches: Mapping[str, Bench]) -> None:
           f'expected one sub-command of: {", ".join(benches)}; got '
           f'{" ".join(arguments) or "none"}.'
       )
+    command_lib.check_devices()
     benches[arguments[0]].command()
 
   # absl prints the docstring of this module, %-formatted, for --help.

@@ -70,7 +70,9 @@ FIELDS = {
         'folds': Field(10, fields_lib.number(2), 'to score on'),
         'inner_folds': Field(5, fields_lib.number(2), 'to choose C on'),
         'fold_seeds': Field(
-            (0,), fields_lib.SEEDS, 'of divisions into folds; scores are means'
+            (0,),
+            fields_lib.SEEDS,
+            'seeds of divisions into folds; scores are means',
         ),
         'svm_gamma': Field(
             'scale', fields_lib.one_of('scale', 'auto'), 'of the RBF kernel'

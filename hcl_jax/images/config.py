@@ -192,7 +192,9 @@ FIELDS = {
             True, None, "scale features, but not in 'linear_released'"
         ),
         'linear_seeds': Field(
-            (0,), fields_lib.SEEDS, 'of linear probes; scores are their means'
+            (0,),
+            fields_lib.SEEDS,
+            'seeds of linear probes; scores are their means',
         ),
     },
 }

@@ -112,7 +112,9 @@ def _nothing_left_behind(builder: Any) -> Iterator[None]:
       default.write_bytes(before)
     else:
       default.unlink(missing_ok=True)
-    for folder in new:
+    # A download that did not begin leaves the folder it would have gone to.
+    begun = list(downloads.glob('*/*.tmp.*'))
+    for folder in [*begun, *(x.parent for x in begun), *new]:
       with contextlib.suppress(OSError):  # absent, or something is in it
         folder.rmdir()
     raise

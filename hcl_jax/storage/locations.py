@@ -55,8 +55,8 @@ def parse(name: str) -> tuple[str, str | None, str | None]:
   match = _NAME.fullmatch(name)
   if not match:
     raise ValueError(
-        f'dataset must be name[/config][:version] in lower case, such as '
-        f"'cifar10' or 'imagenet_resized/64x64'; got {name!r}."
+        'dataset must be name[/config][:version], a name of a-z, 0-9 and _, '
+        f"such as 'cifar10' or 'imagenet_resized/64x64'; got {name!r}."
     )
   return match['name'], match['config'], match['version']
 
