@@ -2,9 +2,14 @@
 """A room that lives under tests only goes through every command."""
 
 import json
+import re
 import signal
 import time
 
+from absl.testing import parameterized
+import numpy as np
+
+import hcl_jax
 from hcl_jax.runs import metrics as metrics_lib
 from tests.support import commands
 
@@ -65,6 +70,32 @@ class ToyRoomTest(commands.CommandsTest):
     self.assertEqual(done.status, 0, done.err)
     self.assertTrue((self.root / 'whole/analysis/report.html').is_file())
 
+    self._check_embeddings(self.root / 'whole', found['step'])
+
+  def _check_embeddings(self, workdir, step):
+    with self.assertRaisesRegex(ValueError, 'names code of its own'):
+      hcl_jax.load(workdir)
+    encoder = hcl_jax.load(workdir, allow_code=True)
+    self.assertEqual(encoder.step, step)
+    points = np.array([[1, 0], [0, 1], [-1, 0]], np.float32)
+    embeddings = encoder(points)
+    expected = np.tanh(points @ np.asarray(encoder.params['kernel']))
+    np.testing.assert_allclose(embeddings, expected, rtol=1e-5)
+    with self.assertRaisesRegex(ValueError, r'must be \[n, 2\], got \(3,\)'):
+      encoder(points[:, 0])
+
+    np.savetxt(self.root / 'points.txt', points)
+    command = (
+        'embed', f'--workdir={workdir}', '--input=points.txt',
+        '--output=points.npz',
+    )  # fmt: skip
+    self.check_refused(self.run_here(*command), 'names code of its own')
+    done = self.run_here(*command, '--allow_code')
+    self.assertEqual(done.status, 0, done.err)
+    with np.load(self.root / 'points.npz') as file:
+      np.testing.assert_array_equal(file['embeddings'], embeddings)
+      self.assertEqual(list(file['names']), ['line 1', 'line 2', 'line 3'])
+
   def test_sweep_and_analyze(self):
     workdir = self.root / 'sweep'
     done = self.run_here(
@@ -105,3 +136,21 @@ class ToyRoomTest(commands.CommandsTest):
         '--config.model.dim=0',
     )  # fmt: skip
     self.check_refused(done, 'config.model.dim must be >= 1')
+
+
+class TutorialTest(parameterized.TestCase):
+
+  @parameterized.parameters('config', 'experiment', 'inspect', 'encode')
+  def test_the_page_has_the_file(self, name):
+    page = (commands.ROOT / 'docs' / 'own_domain.md').read_text()
+    (section,) = [
+        x for x in page.split('\n## ') if f'`{name}.py`' in x.split('\n')[0]
+    ]
+    blocks = re.findall(r'```python\n(.*?)```', section, flags=re.DOTALL)
+    license_line, *lines = _CONFIG.with_stem(name).read_text().split('\n')
+    self.assertIn('SPDX', license_line)
+    self.assertEqual(
+        list(filter(None, '\n'.join(blocks).split('\n'))),
+        list(filter(None, lines)),
+        f'docs/own_domain.md must show tests/support/toy/{name}.py as it is.',
+    )

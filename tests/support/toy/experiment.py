@@ -106,6 +106,7 @@ def prepare(config, *, to_train=True, like=None):
       summary=f'{config.data.name}: {total} steps',
       sample=inspect.sample,
       data=test,
+      inputs={'width': 2},
   )
 
 
