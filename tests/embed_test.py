@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import re
 import tempfile
 from unittest import mock
 
@@ -94,6 +95,24 @@ class ImagesTest(looping.LoopTest):
     own, _ = encoder.module.apply(encoder.variables, views, train=False)
     np.testing.assert_allclose(own, found, rtol=1e-4, atol=1e-5)
     self.assertIs(encoder.params, encoder.variables['params'])
+
+  def test_the_readme_is_right(self):
+    readme = pathlib.Path(__file__).parent.parent / 'README.md'
+    blocks = re.findall(r'```python\n(.*?)```', readme.read_text(), re.DOTALL)
+    blocks = [x for x in blocks if "'DIR'" in x]
+    self.assertLen(blocks, 2)
+    scope = {'hcl_jax': hcl_jax, 'images': self.data.test.array}
+    for block in blocks:
+      block = block.replace("'DIR'", repr(str(self.run_of)))
+      with (
+          mock.patch.object(image_experiment, '_load', lambda _: self.data),
+          mock.patch.object(
+              hcl_jax, 'read_config', lambda *_, **__: _image_config()
+          ),
+      ):  # fmt: skip
+        exec(compile(block, str(readme), 'exec'), scope)  # noqa: S102
+    self.assertEqual(scope['embeddings'].shape, (24, 256))
+    self.assertEqual(list(scope['scores']), ['last step'])
 
   def test_files_of_any_size_and_what_is_none(self):
     folder = self.workdir()

@@ -223,7 +223,8 @@ class ReadmeTest(absltest.TestCase):
     self.assertNotEmpty(blocks)
     scope = {}
     for block in blocks:
-      exec(compile(block, str(readme), 'exec'), scope)  # noqa: S102
+      if "'DIR'" not in block:  # Those of a run are in embed_test.py.
+        exec(compile(block, str(readme), 'exec'), scope)  # noqa: S102
 
   def test_no_folder_shadows_the_package(self):
     # Whoever starts Python beside a folder hcl_jax imports that folder.
