@@ -8,7 +8,7 @@
   python -m hcl_jax.sweep --config=configs/graphs.py:all --workdir=DIR \\
       --sweep.data.name=MUTAG,DD --sweep.seed=0:2
 
-The argument is MUTAG (default), PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY,
+The argument is MUTAG, PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY,
 IMDB-MULTI, DD or REDDIT-BINARY, tu_graphs/NAME for a collection of your own, or
 all for the paper's whole table: the eight collections, the smallest first, with
 the variants paper and released, beta 0, 1, 2 and 10, and ten seeds; 640 runs.
@@ -33,7 +33,7 @@ from hcl_jax.graphs import config as graph_config
 from hcl_jax.graphs import tu_collections as tu
 
 
-def get_config(name='MUTAG'):
+def get_config(name=''):
   config = graph_config.infograph()
   if name == 'all':
     config.sweep = {
@@ -45,7 +45,7 @@ def get_config(name='MUTAG'):
   if not tu.full_name(name).startswith(f'{tu.NAME}/'):
     raise ValueError(
         f'the argument must be one of {", ".join(tu.STATISTICS)}, '
-        f'{tu.NAME}/NAME or all; got {name!r}.'
+        f'{tu.NAME}/NAME or all, as in graphs:MUTAG; got {name!r}.'
     )
   config.data.name = name
   return config

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quick-thoughts with hard negatives: sentences that know their neighbors.
 
-  python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz \\
-      --validation_documents=90
+  python -m hcl_jax.prepare --dataset=books --text=books.txt.xz
   python -m hcl_jax.train --config=configs/sentences.py:small,hard --workdir=DIR
 
 With --config.evaluate.tasks_dir=FOLDER the run is scored on MR, CR, SUBJ, MPQA,
 TREC and MRPC at its end; hcl_jax.evaluate --protocol=sentences does so later.
 
-The argument is a size, small (default) or released, and a variant, hard
+The argument is a size, small (default), tiny or released, and a variant, hard
 (default), debiased or standard, with a comma between them. As in the paper,
 hard is beta = 1 with tau_plus = 0, and debiased tau_plus = 0.01 with beta = 0.
 
@@ -27,11 +26,14 @@ on two cores of an AMD EPYC: mean accuracy of the six tasks in percent standard
 74.9, debiased 74.8, hard 73.9, and 73.3 with beta = 2; with
 --config.loss.stop_gradient_clip=true 75.5, and 75.8 with beta = 2.
 docs/sentences.md has all of it. A run takes eight to ten minutes of one core.
+
+tiny is small for a text of your own of up to some ten thousand sentences: 20
+epochs of batches of 64 made of blocks of 16.
 """
 
 from hcl_jax.sentences import config as sentence_config
 
-_SIZES = ('small', 'released')
+_SIZES = ('tiny', 'small', 'released')
 _NUMBERS = {'standard': (0.0, 0.0), 'debiased': (0.0, 0.01), 'hard': (1.0, 0.0)}
 
 
@@ -45,7 +47,7 @@ def get_config(argument='small,hard'):
     )
   config = sentence_config.quick_thoughts()
   config.loss.beta, config.loss.tau_plus = _NUMBERS[variant]
-  if size == 'small':
+  if size != 'released':
     config.data.batch_size = 256
     config.data.order = 'blocks'
     config.data.block_size = 32
@@ -55,4 +57,10 @@ def get_config(argument='small,hard'):
     config.optimizer.schedule = 'cosine'
     config.train.checkpoint_every_epochs = 0.1
     config.evaluate.retrieval_every_epochs = 0.1
+  if size == 'tiny':
+    config.data.batch_size = 64
+    config.data.block_size = 16
+    config.train.epochs = 20
+    config.train.checkpoint_every_epochs = 5.0
+    config.evaluate.retrieval_every_epochs = 5.0
   return config

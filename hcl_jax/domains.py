@@ -13,6 +13,7 @@ import importlib
 import os
 import pathlib
 import types
+from typing import Any
 
 import ml_collections
 
@@ -89,6 +90,7 @@ def make_experiment(
     *,
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
+    data: Any = None,
 ) -> experiment_lib.Experiment:
   """Checks a configuration and opens its data; writes nothing of a run.
 
@@ -98,15 +100,20 @@ def make_experiment(
       need not for an evaluation.
     like: an experiment whose configuration differs in hyperparameters only;
       the room may share its data and compiled programs.
+    data: what to train on, if it is at hand and no prepared data set; its room
+      says what it may be (``hcl_jax.images.experiment.prepare`` and so on).
+      ``config.data.name`` is then only a name.
 
   Raises:
+    TypeError: the room does not take such data.
     ValueError: a value cannot work; the message names its field.
     FileNotFoundError: the data set is not there; the message says which
       command prepares it.
   """
   check(config)
   room = door(domain_of(config), 'experiment')
-  experiment = room.prepare(config, to_train=to_train, like=like)
+  given = {} if data is None else {'data': data}
+  experiment = room.prepare(config, to_train=to_train, like=like, **given)
   source = config.train.get('init_from')
   if not source:
     return experiment

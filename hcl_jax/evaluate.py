@@ -25,6 +25,7 @@ from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
 from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
@@ -152,6 +153,7 @@ def check_writable(path: pathlib.Path) -> None:
 def evaluate(config, workdir: pathlib.Path) -> scores_lib.Scores:
   """Returns scores of one run, and the ``step`` they are of."""
   experiment = domains.make_experiment(config, to_train=False)
+  workdir_lib.check_inputs(workdir, experiment.inputs)
   if not experiment.protocols:
     raise ValueError('the run has no protocol of its own; give --protocol.')
   with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:

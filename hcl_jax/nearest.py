@@ -21,6 +21,7 @@ from hcl_jax import command
 from hcl_jax import domains
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.storage import text_files
 from hcl_jax.training import loop
 
@@ -82,6 +83,7 @@ def open_finder(workdir: pathlib.Path) -> Any:
     if not texts:
       raise ValueError(f'--text={_TEXT.value} has no sentence.')
   experiment = domains.make_experiment(config, to_train=False)
+  workdir_lib.check_inputs(workdir, experiment.inputs)
   with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')

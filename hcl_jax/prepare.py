@@ -5,12 +5,15 @@
 
 Which flags there are depends on the kind of data; see below. TensorFlow is not
 needed. A data set is written whole or not at all. One that is there already is
-left alone, and refused if it was made from another source.
+left alone, and refused if it was made from another source. The last line is the
+command that trains on it.
 """
 
+from collections.abc import Mapping
 import contextlib
 import os
 import pathlib
+import shlex
 import sys
 from typing import Any
 
@@ -35,7 +38,7 @@ _DATA_DIR = flags.DEFINE_string(
 )  # fmt: skip
 _DOMAIN = flags.DEFINE_string(
     'domain', None,
-    'Kind of data, where the name does not tell: '
+    'Kind of data, where neither name nor files tell: '
     f'{", ".join(domains.rooms())}, or a package of your own.',
 )  # fmt: skip
 command.local('data_dir')
@@ -53,7 +56,7 @@ def prepare(
   Args:
     dataset: its name.
     data_dir: folder of prepared data sets; None for the default of tfds.
-    domain: its room; None: told by the name.
+    domain: its room; None: told by the name, or by the options.
     **options: flags of the room, such as ``images`` or ``text``; see
       ``python -m hcl_jax.prepare --help``.
 
@@ -64,7 +67,7 @@ def prepare(
     ValueError: an argument or the data is unsuitable.
     OSError: something cannot be found, read, downloaded or written.
   """
-  room = _find_room(dataset, domain)
+  room, dataset = _find_room(dataset, domain, options)
   options = preparing.read_options(dataset, room, _rooms(), options)
   root = locations.data_dir(data_dir)
   found = locations.find(room.full_name(dataset), root)
@@ -78,10 +81,11 @@ def prepare(
         'as it is.'
     )
     return found
-  builder = room.builder(
-      dataset, options, source, data_dir=root, file_format='array_record'
-  )
-  catalogue.download_and_prepare(builder)
+  with catalogue.quiet():
+    builder = room.builder(
+        dataset, options, source, data_dir=root, file_format='array_record'
+    )
+  catalogue.download_and_prepare(builder, is_local=bool(source))
   if source:
     catalogue.drop_default_config(builder)
   return pathlib.Path(builder.data_dir)
@@ -91,13 +95,31 @@ def describe(
     dataset: str, directory: pathlib.Path, *, domain: str | None = None
 ) -> str:
   """Returns where a data set is, what it holds and how to load it."""
-  room = _find_room(dataset, domain)
-  name, _, _ = locations.parse(room.full_name(dataset))
-  root = directory.parents[2 if directory.parents[1].name == name else 1]
-  where = '' if locations.is_default(root) else f', data_dir={str(root)!r}'
+  room, _ = _find_room(dataset, domain)
+  root = _root(room.full_name(dataset), directory)
+  where = f', data_dir={str(root)!r}' if root else ''
   info = tfds.builder_from_directory(directory).info
   contents = room.describe(dataset, info, where)
   return f'{dataset} is ready in {directory} {contents}'
+
+
+def train_command(
+    dataset: str, directory: pathlib.Path, *, domain: str | None = None
+) -> str | None:
+  """Returns the command that trains on a data set, if its room says one."""
+  room, _ = _find_room(dataset, domain)
+  if not hasattr(room, 'train_flags'):
+    return None
+  info = tfds.builder_from_directory(directory).info
+  found = room.train_flags(dataset, info)
+  if not found:
+    return None
+  words = ['hcl_jax', 'train', *found]
+  root = _root(room.full_name(dataset), directory)
+  if root:
+    words.append(f'--config.data.dir={root}')
+  name = dataset.partition(':')[0].rpartition('/')[2]
+  return shlex.join([*words, f'--workdir=runs/{name}'])
 
 
 def main(argv: list[str]) -> None:
@@ -116,11 +138,11 @@ def main(argv: list[str]) -> None:
         for room in _rooms(domain)
         for name in room.FLAGS
     }
+    room, dataset = _find_room(dataset, domain, options)
     directory = prepare(
         dataset, data_dir=_DATA_DIR.value, domain=domain, **options
     )
   except catalogue.OfflineError as error:
-    room = _find_room(dataset, domain)
     raise command.UsageError(
         f'{error}: {dataset} must be downloaded; try again with a network, or '
         f'give the data by {preparing.source_flags(room)}.'
@@ -132,6 +154,9 @@ def main(argv: list[str]) -> None:
   except (ValueError, OSError, catalogue.DownloadError) as error:
     raise command.UsageError(str(error)) from error
   print(describe(dataset, directory, domain=domain))
+  train = train_command(dataset, directory, domain=domain)
+  if train:
+    print(f'Train with: {train}')
 
 
 def _rooms(domain: str | None = None) -> list[preparing.Room]:
@@ -150,12 +175,31 @@ def _rooms(domain: str | None = None) -> list[preparing.Room]:
   return [*rooms, room]
 
 
-def _find_room(dataset: str, domain: str | None) -> preparing.Room:
-  """Returns the room that is named, or that owns the name, or the first."""
+def _find_room(
+    dataset: str, domain: str | None, options: Mapping[str, Any] | None = None
+) -> tuple[preparing.Room, str]:
+  """Returns a room, and the name that the data set has in it.
+
+  It is the room that is named, or that owns the name, or whose files are among
+  the options, or the first.
+  """
   rooms = _rooms(domain)
   if domain:
-    return rooms[-1]
-  return next((room for room in rooms if room.owns(dataset)), rooms[0])
+    return rooms[-1], dataset
+  for room in rooms:
+    if room.owns(dataset):
+      return room, dataset
+  for room in rooms[1:]:
+    if any((options or {}).get(name) for name in preparing.sources(room)):
+      return room, room.full_name(dataset)
+  return rooms[0], dataset
+
+
+def _root(full_name: str, directory: pathlib.Path) -> pathlib.Path | None:
+  """Returns the folder of data sets that holds one; None for the default."""
+  name, _, _ = locations.parse(full_name)
+  root = directory.parents[2 if directory.parents[1].name == name else 1]
+  return None if locations.is_default(root) else root
 
 
 def _define_flags(room: preparing.Room) -> None:

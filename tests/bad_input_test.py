@@ -423,7 +423,7 @@ class PrepareTest(BadInputTest):
       ('nothing', '', 'is not in the catalogue'),
       ('../x', '', 'dataset must be name'),
       ('MUTAG', '--text=blank.txt', '--text needs --dataset=sentences/NAME'),
-      ('x', '--graphs=TOY', '--graphs needs --dataset=tu_graphs/NAME'),
+      ('x', '--graphs=TOY', 'TOY must hold x_A.txt, but it holds TOY_A.txt'),
       ('x', '--cased', '--cased needs --dataset=sentences/NAME; got x, which'),
       ('MUTAG', '--image_size=8', 'got MUTAG, which takes its .* by --graphs'),
       ('x', '--domain=nowhere', "--domain must be one of 'images', .*nowhere"),
@@ -458,6 +458,4 @@ class PrepareTest(BadInputTest):
   )
   def test_data(self, dataset, flag, message):
     flags = list(filter(None, [flag]))
-    if flag.startswith('--images'):
-      flags.append('--image_size=8')
     self.check(message, 'prepare', f'--dataset={dataset}', *flags)

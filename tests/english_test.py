@@ -19,7 +19,7 @@ _PAGES = (*_ROOT.parent.glob('*.md'), *_ROOT.parent.glob('docs/*.md'))
 _VERBS = frozenset("""
     Accepts Adds Anneals Applies Arranges Augments Averages Begins Blurs
     Builds Calls Casts Checks Closes Compiles Computes Converts Convolves
-    Copies Counts Creates Crops Describes Divides Downloads Draws Drops
+    Copies Counts Creates Crops Describes Divides Draws Drops
     Embeds Encodes Ends Estimates Evaluates Fails Finds Fits Folds Formats
     Gives Groups Interpolates Joins Keeps Lists Loads Locks Logs Makes Maps
     Maximizes Merges Mixes Opens Packs Parses Passes Pins Places Predicts

@@ -110,6 +110,8 @@ class MainTest(parameterized.TestCase):
        'Did you mean --config.loss.beta'),
       ('sweep', ['sweep', *_DIGITS, '--workdir=run', '--sweep.beta=[0,1]'],
        '--sweep.beta: no such field'),
+      ('no_collection', ['train', '--config=graphs', '--workdir=run'],
+       '--config=graphs: the argument must be one of MUTAG, PTC_MR'),
       ('collection', ['train', '--config=graphs:mutag', '--workdir=run'],
        '--config=graphs:mutag: the argument must be one of MUTAG'),
   )  # fmt: skip

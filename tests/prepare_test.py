@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that prepares data sets, and arrays as its source."""
 
+import contextlib
+import io
 import pathlib
+import shlex
 import sys
 import tempfile
 import types
@@ -11,12 +14,16 @@ from absl import flags
 from absl.testing import flagsaver
 from absl.testing import parameterized
 import numpy as np
+from PIL import Image
 import tensorflow_datasets as tfds
 
 from hcl_jax import command
+from hcl_jax import configurations
+from hcl_jax import domains
 from hcl_jax import prepare
 from hcl_jax.images import data as image_data
 from tests.support import commands
+from tests.support import tu
 
 
 class _Test(parameterized.TestCase):
@@ -146,17 +153,25 @@ class CommandTest(_Test):
         f'--arrays={self.folder}',
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
-    last = done.out.splitlines()[-1]
-    call = last.split('): ')[-1]
-    self.assertIn(str(self.data_dir / 'mine' / '1.0.0'), last)
+    written, ready, train = done.out.splitlines()
+    self.assertStartsWith(written, 'Writing mine/1.0.0 to ')
+    self.assertEmpty(done.err)  # nothing of tfds
+    call = ready.split('): ')[-1]
+    self.assertIn(str(self.data_dir / 'mine' / '1.0.0'), ready)
     self.assertLen(eval(call, {'hcl_jax': sys.modules['hcl_jax']}), 20)  # noqa: S307
+    self.assertEqual(
+        train,
+        'Train with: hcl_jax train --config=image_folder:mine,small '
+        '--config.data.batch_size=16 '
+        f'--config.data.dir={self.data_dir} --workdir=runs/mine',
+    )
 
   def test_a_mistake_is_one_line(self):
     done = self.run_command('--dataset=x', '--images=/nowhere')
     self.assertEqual(done.status, 2)
     self.assertLen(done.err.splitlines(), 1)
     self.assertStartsWith(
-        done.err, 'hcl_jax.prepare: --images needs --image_size'
+        done.err, 'hcl_jax.prepare: there is no folder /nowhere'
     )
     self.assertEmpty(done.out)
 
@@ -194,3 +209,62 @@ class CommandTest(_Test):
           self.assertRaisesRegex(command.UsageError, message),
       ):
         prepare.main(argv)
+
+
+class NextCommandTest(_Test):
+  """The last line of the command makes an experiment as it stands."""
+
+  def setUp(self):
+    super().setUp()
+    flags.FLAGS.mark_as_parsed()
+
+  def follow(self, dataset, **options):
+    printed = io.StringIO()
+    with (
+        flagsaver.flagsaver(
+            dataset=dataset, data_dir=str(self.data_dir), **options
+        ),
+        contextlib.redirect_stdout(printed),
+    ):
+      prepare.main([])
+    start = 'Train with: hcl_jax train '
+    last = printed.getvalue().splitlines()[-1]
+    self.assertStartsWith(last, start)
+    config, *arguments, _ = shlex.split(last.removeprefix(start))
+    config = configurations.read(config.removeprefix('--config='), arguments)
+    return domains.make_experiment(config)
+
+  @parameterized.parameters(
+      (40, ('cats/', 'dogs/'), ('knn', 'linear')),
+      (20, ('',), ()),
+      (20, ('train/', 'val/'), ()),
+  )
+  def test_folders(self, count, folders, protocols):
+    for i in range(count):
+      path = self.folder / f'{folders[i % len(folders)]}{i}.png'
+      path.parent.mkdir(exist_ok=True)
+      Image.new('RGB', (40 + i, 70), (i, 2 * i, 255)).save(path)
+    experiment = self.follow('photos', images=str(self.folder))
+    self.assertEqual(experiment.data.train.image_shape, (40, 40, 3))
+    self.assertEqual(experiment.protocols, protocols)
+
+  def test_arrays_without_a_test_split(self):
+    self.save(train_images=self.pixels, train_labels=self.labels)
+    experiment = self.follow('mine', arrays=str(self.folder))
+    self.assertLen(experiment.data.train, 27)
+    self.assertLen(experiment.data.test, 3)
+
+  @parameterized.parameters((20, 32), (200, 64))
+  def test_texts(self, count, batch_size):
+    file = self.folder / 'prose.txt'
+    paragraphs = [f'It was {i}. So it was.' for i in range(count)]
+    file.write_text('\n\n'.join(paragraphs))
+    experiment = self.follow('tales', text=str(file), split_sentences=True)
+    self.assertEqual(experiment.config.data.name, 'sentences/tales')
+    self.assertEqual(experiment.rows_per_step, batch_size)
+
+  def test_graphs(self):
+    path = self.folder / 'TOY'
+    tu.write_graphs(path, tu.random_graphs(24))
+    experiment = self.follow('TOY', graphs=str(path))
+    self.assertEqual(experiment.config.data.name, 'tu_graphs/TOY')

@@ -22,6 +22,8 @@ _MAX_DEGREE = 1000
 _MAX_NODE_LABELS = 10_000
 # With fewer, a step takes milliseconds and a compilation hundreds of them.
 _MANY_NODES = 4096
+# Of a graph at hand.
+_PARTS = 'num_nodes', 'edges', 'nodes', 'label'
 
 
 class NodeFeatures(NamedTuple):
@@ -375,6 +377,109 @@ def load_graphs(
       labels=np.array([example['label'] for example in examples]),
       features=features,
   )
+
+
+def collect(graphs: Graphs | Iterable[Mapping | Sequence]) -> Graphs:
+  """Joins graphs that are at hand.
+
+  Args:
+    graphs: ``Graphs``, which stay as they are; or an iterable of graphs, each a
+      dict with ``num_nodes``, an int; ``edges``, pairs of nodes, counted from 0
+      within the graph, that are joined both ways; ``nodes``, an integer label
+      of each node or its features ``[num_nodes, F]``, or None; and ``label``,
+      the class of the graph, an int from 0; or the four in this order. Nodes of
+      all graphs must have the same of the three; without any, their degrees are
+      their features, as :func:`load_graphs` says.
+
+  Raises:
+    TypeError: they are none of these.
+    ValueError: there is no graph, or a value of one does not fit.
+  """
+  if isinstance(graphs, Graphs):
+    return graphs
+  is_other = isinstance(graphs, (str, bytes, Mapping))
+  if is_other or not isinstance(graphs, Iterable):
+    raise TypeError(
+        'data must be Graphs or an iterable of graphs, got '
+        f'{type(graphs).__name__}.'
+    )
+  parts = [_read_graph(f'data[{i}]', x) for i, x in enumerate(graphs)]
+  if not parts:
+    raise ValueError('data has no graph.')
+  num_nodes, edges, nodes, labels = zip(*parts, strict=True)
+  forms = {x.shape[1:] for x in nodes}
+  if len(forms) > 1 or len({len(x) > 0 for x in nodes}) > 1:
+    raise ValueError(
+        'data must have labels of nodes in all graphs, or as many features in '
+        'all, or neither in any.'
+    )
+  num_edges = np.array([len(x) for x in edges])
+  edges, values = np.concatenate(edges), np.concatenate(nodes)
+  features = None
+  if values.ndim == 1:
+    first_nodes = np.cumsum(num_nodes) - num_nodes
+    receivers = edges[:, 1] + np.repeat(first_nodes, num_edges)
+    degrees = np.bincount(receivers, minlength=sum(num_nodes))
+    features = NodeFeatures.of(values, degrees)
+    values = features.apply(values, degrees)
+  return Graphs(
+      nodes=values,
+      num_nodes=np.array(num_nodes),
+      senders=edges[:, 0],
+      receivers=edges[:, 1],
+      num_edges=num_edges,
+      labels=np.array(labels),
+      features=features,
+  )
+
+
+def _read_graph(name, graph):
+  """Returns nodes, edges both ways by receiver, values of nodes, and class."""
+  if isinstance(graph, Mapping):
+    unknown = sorted(set(graph) - set(_PARTS))
+    missing = sorted(set(_PARTS) - {'nodes'} - set(graph))
+    if unknown or missing:
+      raise ValueError(
+          f'{name} must have {", ".join(_PARTS)}; got {", ".join(graph)}.'
+      )
+    graph = [graph.get(part) for part in _PARTS]
+  if not isinstance(graph, Sequence) or len(graph) != len(_PARTS):
+    raise TypeError(
+        f'{name} must be a dict with {", ".join(_PARTS)}, or these four in '
+        f'order; got {type(graph).__name__}.'
+    )
+  num_nodes, edges, nodes, label = graph
+  for part, value, least in (
+      ('num_nodes', num_nodes, 1), ('label', label, 0)
+  ):  # fmt: skip
+    if not isinstance(value, (int, np.integer)) or value < least:
+      raise ValueError(
+          f'{part} of {name} must be an int >= {least}, got {value!r}.'
+      )
+  edges = np.asarray(edges)
+  if not edges.size:
+    edges = np.zeros((0, 2), np.int64)
+  good = edges.ndim == 2 and edges.shape[1] == 2 and edges.dtype.kind in 'iu'
+  if not good or np.any((edges < 0) | (edges >= num_nodes)):
+    raise ValueError(
+        f'edges of {name} must be pairs of nodes, integers [n, 2] in '
+        f'[0, {num_nodes}); got {edges.dtype} {list(edges.shape)}.'
+    )
+  # Both ways, each once, without loops, and by receiver.
+  edges = edges[edges[:, 0] != edges[:, 1]].astype(np.int64)
+  codes = np.unique(np.concatenate([edges, edges[:, ::-1]]) @ [1, num_nodes])
+  edges = np.stack([codes % num_nodes, codes // num_nodes], axis=1)
+  nodes = np.zeros(0, np.int64) if nodes is None else np.asarray(nodes)
+  is_label = nodes.ndim == 1 and (not len(nodes) or nodes.dtype.kind in 'iu')
+  is_number = nodes.ndim == 2 and nodes.dtype.kind in 'fiu'
+  if not (is_label or is_number) or len(nodes) not in (0, num_nodes):
+    raise ValueError(
+        f'nodes of {name} must be None, integer labels [{num_nodes}] or '
+        f'features [{num_nodes}, F]; got {nodes.dtype} {list(nodes.shape)}.'
+    )
+  if is_label and np.any(nodes < 0):
+    raise ValueError(f'labels of nodes of {name} must be >= 0.')
+  return int(num_nodes), edges, nodes, int(label)
 
 
 def read_graphs(path: pathlib.Path, features: NodeFeatures) -> Graphs:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the experiment that a configuration of graphs describes."""
 
+from collections.abc import Iterable
+import dataclasses
 import functools
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -13,6 +16,7 @@ from hcl_jax.graphs import encode
 from hcl_jax.graphs import evaluate
 from hcl_jax.graphs import inspect
 from hcl_jax.graphs import task as infograph
+from hcl_jax.storage import sources
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 
@@ -36,19 +40,35 @@ def prepare(
     *,
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
+    data: graph_data.Graphs | Iterable[Any] | None = None,
 ) -> experiment_lib.Experiment:
   """Opens the data of a checked configuration, or those of ``like``.
 
-  ``domains.make_experiment`` says more; compiled programs are shared too.
+  Args:
+    config: the whole configuration.
+    to_train: as in ``domains.make_experiment``.
+    like: likewise; compiled programs are shared too.
+    data: graphs at hand, as ``graphs.data.collect`` takes them.
   """
   del to_train  # there always is a device
   if like:
     graph_config.check_graphs(config, like.data.graphs.labels)
-    return _assemble(config, like.data.graphs, like.data.features)
-  graphs = graph_data.load_graphs(
-      config.data.name, data_dir=config.data.dir or None
+    experiment = _assemble(config, like.data.graphs, like.data.features)
+    return dataclasses.replace(experiment, inputs=like.inputs)
+  if data is None:
+    graphs = graph_data.load_graphs(
+        config.data.name, data_dir=config.data.dir or None
+    )
+    return from_graphs(config, graphs)
+  graphs = graph_data.collect(data)
+  experiment = from_graphs(config, graphs)
+  digest = sources.digest([
+      graphs.nodes, graphs.node_starts, graphs.senders, graphs.receivers,
+      graphs.edge_starts, graphs.labels,
+  ])  # fmt: skip
+  return dataclasses.replace(
+      experiment, inputs={**experiment.inputs, 'data_digest': digest}
   )
-  return from_graphs(config, graphs)
 
 
 def from_graphs(

@@ -3,10 +3,11 @@
 
   python -m hcl_jax.prepare --dataset=MUTAG
   python -m hcl_jax.prepare --dataset=MUTAG --graphs=MUTAG.zip
-  python -m hcl_jax.prepare --dataset=tu_graphs/NAME --graphs=FOLDER
+  python -m hcl_jax.prepare --dataset=NAME --graphs=FOLDER
 
 The eight collections of the paper are known by name and can be downloaded.
---graphs takes a zip archive or a folder (see hcl_jax/graphs/tu_collections.py).
+--graphs takes a zip archive or a folder (see hcl_jax/graphs/tu_collections.py);
+the data set is tu_graphs/NAME.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,6 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from hcl_jax.graphs import tu_collections as tu
-from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
 from hcl_jax.storage import sources
 from hcl_jax.storage.preparing import Flag
@@ -29,15 +29,19 @@ FLAGS = {
 }
 DATASETS = f'{tu.NAME}/NAME, or one of {", ".join(tu.STATISTICS)}'
 
-full_name = tu.full_name
-
 _VERSION = tfds.core.Version('1.0.0')
 
 
 def owns(dataset: str) -> bool:
   """Returns whether a name is that of a collection."""
-  name = full_name(dataset).partition(':')[0]
+  name = tu.full_name(dataset).partition(':')[0]
   return name.partition('/')[0] == tu.NAME
+
+
+def full_name(dataset: str) -> str:
+  """Returns ``'tu_graphs/NAME'``, also for ``'NAME'`` alone."""
+  is_full = dataset.partition(':')[0].partition('/')[0] == tu.NAME
+  return dataset if is_full else f'{tu.NAME}/{dataset}'
 
 
 def source(
@@ -70,6 +74,12 @@ def describe(dataset: str, info: Any, where: str) -> str:
       f'({info.splits["train"].num_examples} graphs): '
       f'hcl_jax.graphs.load_graphs({dataset!r}{where})'
   )
+
+
+def train_flags(dataset: str, info: Any) -> list[str]:
+  """Returns the configuration that trains on a collection."""
+  del info
+  return [f'--config=graphs:{dataset}']
 
 
 class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -130,14 +140,6 @@ class TuGraphs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         else None,
         disable_shuffling=True,
     )
-
-  def download_and_prepare(self, **options):
-    """Downloads the collection, unless its files were given, and writes it."""
-    if self._graphs is None:
-      return super().download_and_prepare(**options)
-    name = self.info.full_name
-    with catalogue.announced(f'Writing {name} to {self.data_dir}'):
-      super().download_and_prepare(**options)
 
   def _split_generators(self, dl_manager):
     graphs = self._graphs or self._download(dl_manager)

@@ -170,7 +170,7 @@ FIELDS = {
             fields_lib.COUNT_OR_ZERO,
             'pixels to resize to; 0: as large as they are',
         ),
-        'knn_k': Field(200, fields_lib.COUNT, 'neighbors'),
+        'knn_k': Field(200, fields_lib.COUNT, 'neighbors; all, if fewer'),
         'knn_temperature': Field(0.5, fields_lib.POSITIVE, 'of their weights'),
         'linear_epochs': Field(100, fields_lib.COUNT, 'of a linear probe'),
         'linear_batch_size': Field(512, fields_lib.COUNT, 'of a linear probe'),
@@ -301,10 +301,31 @@ def check_batch(config: ml_collections.ConfigDict, num_examples: int) -> None:
   """Raises a ValueError if there is no full batch of training images."""
   size, split = config.data.batch_size, config.data.train_split
   if size > num_examples:
+    fitting = 2 ** (num_examples.bit_length() - 1)
+    remedy = (
+        f'give --config.data.batch_size={fitting}'
+        if fitting > 1
+        else 'more images are needed'
+    )
     raise ValueError(
         f'config.data.batch_size must be at most {num_examples}, the images of '
-        f'config.data.train_split={split!r}, got {size}.'
+        f'config.data.train_split={split!r}, got {size}; {remedy}.'
     )
+
+
+def is_scored(config: ml_collections.ConfigDict) -> bool:
+  """Returns whether a run is scored, which takes labels."""
+  return bool(config.evaluate.protocols or config.evaluate.knn_every_epochs)
+
+
+def without_scores(
+    config: ml_collections.ConfigDict,
+) -> ml_collections.ConfigDict:
+  """Returns the configuration of a run that nothing is scored in."""
+  config = ml_collections.ConfigDict(config.to_dict())
+  config.evaluate.protocols = ()
+  config.evaluate.knn_every_epochs = 0.0
+  return config
 
 
 def check_labels(
@@ -313,7 +334,7 @@ def check_labels(
   """Raises a ValueError where labels, by split, are needed and missing (-1)."""
   data = config.data
   needs = {}
-  if config.evaluate.protocols or config.evaluate.knn_every_epochs:
+  if is_scored(config):
     reason = 'config.evaluate.protocols=() and knn_every_epochs=0'
     needs['bank_split'] = needs['test_split'] = reason
   if data.true_label_positives:

@@ -13,6 +13,7 @@ import numpy as np
 from hcl_jax.images import arrays
 from hcl_jax.images import data as image_data
 from hcl_jax.images import evaluate
+from hcl_jax.images import fitting
 from hcl_jax.images import image_folder
 from hcl_jax.images import task as image_tasks
 from hcl_jax.storage import records
@@ -103,8 +104,8 @@ class Files:
 
   def _read(self, path):
     try:
-      return np.asarray(image_folder.read_fitted(path, self._size))
-    except image_folder.UNREADABLE as error:
+      return np.asarray(fitting.read(path, self._size))
+    except fitting.UNREADABLE as error:
       raise ValueError(f'{path} cannot be read as an image: {error}') from error
 
 

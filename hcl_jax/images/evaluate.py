@@ -165,7 +165,7 @@ def evaluate_features(
     result = evaluation.knn_accuracy(
         *data,
         num_classes=bank.num_classes,
-        k=config.knn_k,
+        k=min(config.knn_k, len(bank)),
         temperature=config.knn_temperature,
     )
     return {f'knn/{k}': scores_lib.Score(x) for k, x in result.items()}

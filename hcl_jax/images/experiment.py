@@ -2,19 +2,26 @@
 """Makes the experiment that a configuration of images describes."""
 
 from collections.abc import Callable
+from collections.abc import Mapping
+import dataclasses
 import functools
+import sys
+from typing import Any
 from typing import NamedTuple
 
 import jax
 import ml_collections
 import numpy as np
 
+from hcl_jax.images import collecting
 from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import encode
 from hcl_jax.images import evaluate
 from hcl_jax.images import inspect
 from hcl_jax.images import task as image_tasks
+from hcl_jax.runs import processes
+from hcl_jax.storage import sources
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import task as task_lib
@@ -39,21 +46,49 @@ def prepare(
     *,
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
+    data: Any = None,
 ) -> experiment_lib.Experiment:
   """Opens the data of a checked configuration, or those of ``like``.
 
-  ``domains.make_experiment`` says more.
+  A run on images without any label is not scored.
+
+  Args:
+    config: the whole configuration.
+    to_train: as in ``domains.make_experiment``.
+    like: likewise.
+    data: images at hand, as ``collecting.collect`` takes them.
   """
   if to_train:
     image_config.check_devices(config, jax.device_count())
-  data = like.data if like else _load(config.data)
-  image_config.check_batch(config, len(data.train))
+  if like:
+    found = like.data
+  else:
+    found = _load(config.data) if data is None else _collect(config.data, data)
+  image_config.check_batch(config, len(found.train))
   labels = {
       getattr(config.data, f'{part}_split'): images.labels
-      for part, images in data._asdict().items()
+      for part, images in found._asdict().items()
   }
+  has_labels = any(np.any(x >= 0) for x in labels.values())
+  if to_train and image_config.is_scored(config) and not has_labels:
+    if processes.is_first() and not like:
+      print(
+          f'{config.data.name} has no labels: it is not scored by kNN or '
+          'linear probes.',
+          file=sys.stderr,
+      )
+    config = image_config.without_scores(config)
   image_config.check_labels(config, labels)
-  return from_images(config, data)
+  experiment = from_images(config, found)
+  if like:
+    return dataclasses.replace(experiment, inputs=like.inputs)
+  if data is None:
+    return experiment
+  arrays = (x for part in found for x in (part.array, part.labels))
+  return dataclasses.replace(
+      experiment,
+      inputs={**experiment.inputs, 'data_digest': sources.digest(arrays)},
+  )
 
 
 def from_images(
@@ -107,6 +142,21 @@ def _batches(config, images, first_step, num_steps):
       process_count=jax.process_count(),
       true_label_positives=config.data.true_label_positives,
   )
+
+
+def _collect(data, given) -> Data:
+  """Takes the splits of a configuration from images at hand."""
+  splits = collecting.collect(given)
+  names = data.train_split, data.bank_split, data.test_split
+  if not isinstance(given, Mapping):
+    names = 'train', 'train', 'test'
+  for name in names:
+    if name not in splits:
+      raise ValueError(
+          f'data has no split {name!r}, only {", ".join(map(repr, splits))}; '
+          'give it, or set config.data.train_split, bank_split and test_split.'
+      )
+  return Data(*(splits[name] for name in names))
 
 
 def _load(data) -> Data:

@@ -4,7 +4,8 @@
 Three layouts::
 
   folder/[class/...]/file            split by a hash of the file's name
-  folder/split/[class/...]/file      split is train, test, val or validation
+  folder/split/[class/...]/file      split is train, test, val or validation;
+                                     a lone train is split by the hash too
   tiny-imagenet-200                  val/val_annotations.txt has the classes
 
 Without class folders the images are unlabeled. Folders inside a class folder
@@ -13,18 +14,22 @@ belong to the class. Hidden files are passed over.
 
 import collections
 from collections.abc import Mapping
+import contextlib
 import hashlib
+import itertools
+import math
 import os
 import pathlib
+import sys
 from typing import Any
 from typing import NamedTuple
 import unicodedata
 
-import numpy as np
 from PIL import Image
-from PIL import ImageOps
 import tensorflow_datasets as tfds
+import tqdm
 
+from hcl_jax.images import fitting
 from hcl_jax.storage import records
 from hcl_jax.storage import text_files
 
@@ -36,11 +41,6 @@ _SPLITS = {
 }
 _ANNOTATIONS = 'val_annotations.txt'
 _NUM_NAMED = 20
-
-# What Pillow raises for a file that is no image, or a damaged one.
-UNREADABLE = (
-    OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError
-)  # fmt: skip
 
 
 class File(NamedTuple):
@@ -68,7 +68,8 @@ class Layout(NamedTuple):
 def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
   """Finds the images of a folder.
 
-  Without split folders, the test split has the share ``test_fraction``.
+  Without a folder of test or validation images, the test split has about the
+  share ``test_fraction`` of all, at least one of two or more; 0: none.
 
   Raises:
     FileNotFoundError: there is no such folder, or no image in it.
@@ -85,12 +86,24 @@ def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
       for split, root in roots.items()
   }
   if not roots:
-    splits = _divide(_scan_split(folder, folder, ignored), test_fraction)
+    splits = {'train': _scan_split(folder, folder, ignored)}
+  if [*splits] == ['train']:
+    splits = _divide(splits['train'], test_fraction)
   splits = {split: files for split, files in splits.items() if files}
   if not splits:
     raise FileNotFoundError(f'{folder} holds no images.')
   names = {file.class_name for files in splits.values() for file in files}
   return Layout(splits, sorted(names - {None}), ignored)
+
+
+def common_size(layout: Layout) -> int:
+  """Returns pixels of a side that suit all images, by their headers."""
+  sizes = []
+  for file in itertools.chain(*layout.splits.values()):
+    with contextlib.suppress(*fitting.UNREADABLE):
+      with Image.open(file.path) as image:
+        sizes.append(image.size)
+  return fitting.common_size(sizes)
 
 
 class UnreadableImagesError(ValueError):
@@ -132,7 +145,7 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Writes the data set, and prints which files were left out."""
     super().download_and_prepare(**kwargs)
     if self.unreadable:
-      print('Left out ' + _name_files(self.unreadable) + '.')
+      print(f'Left out {_name_files(self.unreadable)}.', file=sys.stderr)
 
   def _info(self):
     shape = self._image_size, self._image_size, 3
@@ -154,17 +167,20 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   def _split_generators(self, dl_manager):
     del dl_manager
     return {
-        split: self._generate_examples(files)
+        split: self._generate_examples(split, files)
         for split, files in self._layout.splits.items()
     }
 
-  def _generate_examples(self, files):
+  def _generate_examples(self, split, files):
     classes = {name: i for i, name in enumerate(self._layout.class_names)}
     num_threads = os.cpu_count() or 1
     images = records.map_ahead(
         self._read, files, num_threads=num_threads, num_ahead=4 * num_threads
     )
     readable = False
+    images = tqdm.tqdm(
+        images, f'{split} images', len(files), leave=False, disable=None
+    )
     for file, image in zip(files, images, strict=True):
       if image is None:
         continue
@@ -178,31 +194,10 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   def _read(self, file):
     try:
-      return read_square(file.path, self._image_size)
-    except UNREADABLE as error:
+      return fitting.read(file.path, (self._image_size, self._image_size))
+    except fitting.UNREADABLE as error:
       self.unreadable.append(f'{file.path} ({error})')
       return None
-
-
-def read_square(path: pathlib.Path, size: int) -> Image.Image:
-  """Returns the middle square of an image file, size x size, RGB, upright."""
-  return read_fitted(path, (size, size))
-
-
-def read_fitted(path: pathlib.Path, size: tuple[int, int]) -> Image.Image:
-  """Returns the middle of an image file, (width, height), RGB, upright.
-
-  It is scaled until one side fits (bicubic, antialiased), and the other is
-  cropped.
-  """
-  with Image.open(path) as image:
-    # JPEG can be decoded at a fraction of its size; twice the result's is
-    # enough for the filter.
-    image.draft('RGB', (2 * size[0], 2 * size[1]))
-    image = _to_rgb(ImageOps.exif_transpose(image))
-    if image.size == size:
-      return image
-    return ImageOps.fit(image, size, Image.Resampling.BICUBIC)
 
 
 def find_images(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -324,12 +319,21 @@ def _read_annotations(path):
 
 def _divide(files, test_fraction):
   """Splits files by a hash of the name, whatever else the folder holds."""
+  places = [_place(file.key) for file in files]
+  bound = test_fraction
+  if test_fraction and len(files) > 1:  # one of each split at least
+    least, *_, most = sorted(places)
+    bound = min(max(test_fraction, math.nextafter(least, 1)), most)
   splits = {'train': [], 'test': []}
-  for file in files:
-    digest = hashlib.sha256(file.key.encode()).digest()
-    is_test = int.from_bytes(digest[:8]) < test_fraction * 2**64
-    splits['test' if is_test else 'train'].append(file)
+  for file, place in zip(files, places, strict=True):
+    splits['test' if place < bound else 'train'].append(file)
   return splits
+
+
+def _place(key):
+  """Returns a number in [0, 1) that a name always has."""
+  digest = hashlib.sha256(key.encode()).digest()
+  return int.from_bytes(digest[:8]) / 2**64
 
 
 def _normal(name):
@@ -342,10 +346,3 @@ def _name_files(files: list[str]) -> str:
   named = '; '.join(sorted(files)[:_NUM_NAMED])
   more = ' and others' if len(files) > _NUM_NAMED else ''
   return f'{len(files)} unreadable image files: {named}{more}'
-
-
-def _to_rgb(image):
-  if image.mode.startswith('I;16'):
-    # Pillow would clip 16 bits to 8 instead of scaling them.
-    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-  return image.convert('RGB')

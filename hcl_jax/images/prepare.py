@@ -5,12 +5,13 @@
   python -m hcl_jax.prepare --dataset=imagenet_resized/64x64 --data_dir=DIR
   python -m hcl_jax.prepare --dataset=cifar10 --arrays=FOLDER
   python -m hcl_jax.prepare --dataset=tiny_imagenet --images=tiny-imagenet-200
+  python -m hcl_jax.prepare --dataset=my_photos --images=FOLDER
   python -m hcl_jax.prepare --dataset=my_photos --images=FOLDER --image_size=96
 
 The first two download what the tfds catalogue names. --arrays takes a folder
 with train_images.npy, train_labels.npy, test_images.npy and so on (see
-hcl_jax/images/arrays.py), --images one with image files in folders of classes,
-or in none (see hcl_jax/images/image_folder.py).
+hcl_jax/images/arrays.py), --images one with image files of any size in folders
+of classes, or in none (see hcl_jax/images/image_folder.py).
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from hcl_jax.images import digit_scenes
 from hcl_jax.images import image_folder
 from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
+from hcl_jax.storage import preparing
 from hcl_jax.storage import records
 from hcl_jax.storage import sources
 from hcl_jax.storage.preparing import Flag
@@ -33,11 +35,13 @@ from hcl_jax.storage.preparing import Flag
 FLAGS = {
     'images': Flag(str, None, 'Folder with image files.', is_source=True),
     'image_size': Flag(
-        int, None, 'Height and width of the images of --images.'
+        int, None,
+        'Height and width of the images of --images; by default 256, or the '
+        'smallest side of all if that is less.',
     ),
     'test_fraction': Flag(
         float, 0.1,
-        'Share of the test split, where --images has no split folders.',
+        'Share of the test split, where --images has none of its own.',
     ),
     'skip_unreadable': Flag(
         bool, False, 'Leave out image files that cannot be read.'
@@ -50,6 +54,14 @@ full_name = digit_scenes.full_name
 
 _TINY_IMAGENET = 'tiny_imagenet'  # not in the catalogue
 _SCENES_AT_A_TIME = 1024
+# By data set, where image_folder is not meant for it.
+_CONFIGS = {
+    'digit_scenes': 'digits',
+    'cifar10': 'cifar10',
+    'cifar100': 'cifar100',
+    'stl10': 'stl10',
+    _TINY_IMAGENET: 'tiny_imagenet',
+}
 
 
 def owns(dataset: str) -> bool:
@@ -62,9 +74,11 @@ def source(
 ) -> Mapping[str, Any] | None:
   """Returns what tells the given files, and what is made of them, apart."""
   if options['images']:
+    size = _image_size(dataset, options)
     return sources.measure(
         options['images'],
-        image_size=_image_size(dataset, options),
+        # What is not asked for is not compared with what was.
+        **({} if size is None else {'image_size': size}),
         test_fraction=options['test_fraction'],
         skip_unreadable=options['skip_unreadable'],
     )
@@ -80,7 +94,7 @@ def builder(
   """Returns the builder of a folder, of arrays, or of the catalogue."""
   name, config, _ = locations.parse(full_name(dataset))
   if options['images']:
-    return _image_folder(name, config, options, source=source, **where)
+    return _image_folder(name, config, options, source, **where)
   if options['arrays']:
     return arrays.Arrays(
         name=name,
@@ -101,6 +115,29 @@ def describe(dataset: str, info: Any, where: str) -> str:
   return (
       f'({counts} images): hcl_jax.images.load({dataset!r}, {split!r}{where})'
   )
+
+
+def train_flags(dataset: str, info: Any) -> list[str]:
+  """Returns the configuration that trains on images."""
+  name, _, _ = locations.parse(full_name(dataset))
+  if name in _CONFIGS:
+    named = [] if dataset == name else [f'--config.data.name={dataset}']
+    return [f'--config={_CONFIGS[name]}:hard', *named]
+  splits = {k: x.num_examples for k, x in info.splits.items()}
+  count, flags = splits.get('train', 0), []
+  if 'validation' in splits and 'test' not in splits:
+    flags = ['--config.data.test_split=validation']
+  elif 'test' not in splits:
+    count = count * 9 // 10
+    flags = [
+        '--config.data.train_split=train[:90%]',
+        '--config.data.bank_split=train[:90%]',
+        '--config.data.test_split=train[90%:]',
+    ]
+  if count < 2:
+    return []
+  flags = [*flags, *preparing.batch_size_flags(count, 32)]
+  return [f'--config=image_folder:{dataset},small', *flags]
 
 
 @dataclasses.dataclass
@@ -165,7 +202,7 @@ def _image_size(dataset, options):
   return size
 
 
-def _image_folder(name, config, options, **kwargs):
+def _image_folder(name, config, options, source, **where):
   folder = pathlib.Path(options['images'])
   if catalogue.builder_class(name):
     raise ValueError(
@@ -173,10 +210,8 @@ def _image_folder(name, config, options, **kwargs):
         f'{folder} a name of their own.'
     )
   image_size = _image_size(name, options)
-  if image_size is None or image_size < 1:
-    raise ValueError(
-        f'--images needs --image_size, 1 or more pixels; got {image_size}.'
-    )
+  if image_size is not None and image_size < 1:
+    raise ValueError(f'--image_size must be 1 or more, got {image_size}.')
   layout = image_folder.scan(folder, test_fraction=options['test_fraction'])
   counts = ', '.join(f'{k} {len(v)}' for k, v in layout.splits.items())
   classes = f'{len(layout.class_names)} classes' * bool(layout.class_names)
@@ -186,10 +221,21 @@ def _image_folder(name, config, options, **kwargs):
         f'Passed over {len(layout.ignored)} files that are no images, such '
         f'as {layout.ignored[0]}.'
     )
+  if image_size is None:
+    image_size = image_folder.common_size(layout)
+    print(
+        f'Images become {image_size} x {image_size} squares; --image_size sets '
+        'another size.'
+    )
   return image_folder.ImageFolder(
-      name=name, config=config, layout=layout, image_size=image_size,
-      skip_unreadable=options['skip_unreadable'], **kwargs,
-  )  # fmt: skip
+      name=name,
+      config=config,
+      layout=layout,
+      image_size=image_size,
+      source={**source, 'image_size': image_size},
+      skip_unreadable=options['skip_unreadable'],
+      **where,
+  )
 
 
 def _from_catalogue(name, config, where):

@@ -91,6 +91,7 @@ def inspect(
     if not checkpoints.steps():
       raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
     experiment = domains.make_experiment(config, to_train=False)
+    workdir_lib.check_inputs(workdir, experiment.inputs)
     state = loop.restore(experiment, checkpoints)
   return Inspection(
       name=name or workdir.resolve().name,

@@ -153,7 +153,7 @@ def open_run(
   }  # fmt: skip
   if refused:
     raise ConfigMismatch(workdir, refused)
-  _check_inputs(workdir, inputs)
+  check_inputs(workdir, inputs)
   if jax.process_index() == 0:
     history = _read_history(workdir) + [_versions(changed)]
     with _writing(workdir):
@@ -189,6 +189,23 @@ def read_inputs(workdir: str | os.PathLike) -> dict[str, Any] | None:
     WorkdirError: the file is damaged.
   """
   return _read_object(_local(workdir) / _INPUTS)
+
+
+def check_inputs(
+    workdir: str | os.PathLike, inputs: Mapping[str, Any] | None
+) -> None:
+  """Raises a WorkdirError if the data of a run are no longer the same."""
+  old = read_inputs(workdir)
+  if old is None or inputs is None:
+    return
+  new = plain(inputs, 'inputs')
+  names = [x for x in {**old, **new} if old.get(x) != new.get(x)]
+  if names:
+    raise WorkdirError(
+        f'the data of the run in {workdir} have changed since it began: '
+        f'{", ".join(names)} of {_INPUTS}. Use another workdir for these data, '
+        'or the old data to continue.'
+    )
 
 
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
@@ -259,23 +276,6 @@ def _changes(
         'is not known; use another workdir.'
     )
   return {}
-
-
-def _check_inputs(
-    workdir: pathlib.Path, inputs: Mapping[str, Any] | None
-) -> None:
-  """Raises a WorkdirError if the data of a run are no longer the same."""
-  old = read_inputs(workdir)
-  if old is None or inputs is None:
-    return
-  new = plain(inputs, 'inputs')
-  names = [x for x in {**old, **new} if old.get(x) != new.get(x)]
-  if names:
-    raise WorkdirError(
-        f'the data of the run in {workdir} have changed since it began: '
-        f'{", ".join(names)} of {_INPUTS}. Use another workdir for these data, '
-        'or the old data to continue.'
-    )
 
 
 def _read_object(path: pathlib.Path) -> dict[str, Any] | None:

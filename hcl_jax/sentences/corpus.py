@@ -10,13 +10,16 @@ Prose is split into sentences first. There, lines that follow each other are a
 paragraph, and two blank lines or more end a segment.
 
 A document is what may be held out: a file of a folder, or a segment of a single
-file.
+file. By default the last 5 % of the sentences are, in whole documents unless
+these have more than a fifth of the text.
 """
 
 import array
 import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
+import functools
 import itertools
 import pathlib
 import re
@@ -30,7 +33,9 @@ from hcl_jax.storage import text_files
 NAME = 'sentences'
 # The file of the vocabulary, beside the records.
 VOCABULARY = 'vocabulary.json'
+VOCABULARY_SIZE = 20_000  # by default
 
+_FEWEST = 8  # sentences to hold out by default, where there are enough
 _ENDINGS = '.txt', '.txt.gz', '.txt.xz'
 _OPENING, _CLOSING = r'["\'\u201c\u2018(\[]*', r'["\'\u201d\u2019)\]]*'
 # The group is the first letter of what follows.
@@ -67,6 +72,14 @@ class Corpus(NamedTuple):
   documents: np.ndarray
 
 
+class Part(NamedTuple):
+  """Sentences of a split; tokens are ids of a vocabulary."""
+
+  tokens: np.ndarray
+  lengths: np.ndarray
+  segments: np.ndarray
+
+
 def read(
     path: pathlib.Path, *, split_sentences: bool = False, cased: bool = False
 ) -> Corpus:
@@ -76,35 +89,94 @@ def read(
     FileNotFoundError: there is no such path, or no text in it.
     ValueError: a file is empty, damaged, not UTF-8 or no text file.
   """
-  files = _list_files(path)
-  split = _segments_of_prose if split_sentences else _segments
-  numbers = collections.defaultdict()
-  numbers.default_factory = numbers.__len__  # A new word gets the next number.
-  tokens, lengths, segments = (array.array('i') for _ in range(3))
-  starts = []
-  for file in files:
-    starts.append(len(lengths))
-    for sentences in split(text_files.read_lines(file)):
-      segment = segments[-1] + 1 if segments else 0
-      for sentence in sentences:
-        words = vocabulary.tokenize(sentence, cased=cased)
-        tokens.extend(map(numbers.__getitem__, words))
-        lengths.append(len(words))
-        segments.append(segment)
-    if starts[-1] == len(lengths):
-      raise ValueError(f'{file} holds no sentence; remove it or fill it.')
-  segments = np.array(segments)
-  documents = segments
-  if path.is_dir():
-    rows = np.arange(len(segments))
-    documents = np.searchsorted(starts, rows, side='right') - 1
-  return Corpus(
-      words=list(numbers),
-      tokens=np.array(tokens),
-      lengths=np.array(lengths),
-      segments=segments,
-      documents=documents.astype(np.int32),
+  files = map(
+      functools.partial(_read_file, split_sentences=split_sentences),
+      _list_files(path),
   )
+  if not path.is_dir():
+    segments = itertools.chain.from_iterable(files)
+    files = ([segment] for segment in segments)
+  corpus = _collect(files, cased)
+  count = len(corpus.segments)
+  if not split_sentences and count > 1 and corpus.segments[-1] + 1 == count:
+    raise ValueError(
+        f'{path} has a blank line between all lines, so that no sentence has a '
+        'neighbor; if it is prose, give --split_sentences.'
+    )
+  return corpus
+
+
+def collect(
+    texts: Iterable[str | Iterable[str]], *, cased: bool = False
+) -> Corpus:
+  """Joins sentences that are at hand.
+
+  Args:
+    texts: documents, each of sentences in their order; or sentences. An empty
+      sentence ends a segment.
+    cased: whether to keep capital letters.
+
+  Raises:
+    TypeError: they are neither.
+    ValueError: there is no sentence.
+  """
+  texts = _list_items('data', texts)
+  if all(isinstance(text, str) for text in texts):
+    documents = ([segment] for segment in _segments(texts))
+  else:
+    documents = (
+        _segments(_list_items(f'data[{number}]', text, of=str))
+        for number, text in enumerate(texts)
+    )
+  corpus = _collect(documents, cased)
+  if not len(corpus.lengths):
+    raise ValueError('data has no sentence.')
+  return corpus
+
+
+def divide(
+    corpus: Corpus,
+    *,
+    validation_documents: int | None = None,
+    vocabulary_size: int = VOCABULARY_SIZE,
+    min_count: int = 1,
+    cased: bool = False,
+) -> tuple[vocabulary.Vocabulary, dict[str, Part]]:
+  """Divides a corpus into splits, and numbers the words of the first.
+
+  Args:
+    corpus: all sentences.
+    validation_documents: last documents that are the validation split; None:
+      about 5 % of the sentences.
+    vocabulary_size: commonest words to keep.
+    min_count: words that are less common are left out.
+    cased: whether the corpus has capital letters.
+
+  Returns:
+    The vocabulary, and the splits ``'train'`` and, unless it is empty,
+    ``'validation'``.
+  """
+  first = _first_held_out(corpus.documents, validation_documents)
+  first_token = corpus.lengths[:first].sum()
+  words = vocabulary.Vocabulary.of_counts(
+      corpus.words,
+      np.bincount(corpus.tokens[:first_token], minlength=len(corpus.words)),
+      size=vocabulary_size,
+      min_count=min_count,
+      cased=cased,
+  )
+  ids = words.ids(corpus.words)[corpus.tokens]
+  # Where a segment is cut, the two parts are no neighbors.
+  segments = corpus.segments + (np.arange(len(corpus.segments)) >= first)
+  parts = {
+      'train': Part(
+          ids[:first_token], corpus.lengths[:first], segments[:first]
+      ),
+      'validation': Part(
+          ids[first_token:], corpus.lengths[first:], segments[first:]
+      ),
+  }
+  return words, {name: x for name, x in parts.items() if len(x.lengths)}
 
 
 def split_prose(text: str) -> list[str]:
@@ -130,6 +202,68 @@ def split_prose(text: str) -> list[str]:
   if start < len(text):
     sentences.append(text[start:])
   return sentences
+
+
+def _collect(documents, cased) -> Corpus:
+  """Collects documents, each of segments, each of sentences."""
+  numbers = collections.defaultdict()
+  numbers.default_factory = numbers.__len__  # A new word gets the next number.
+  tokens, lengths, segments, of = (array.array('i') for _ in range(4))
+  for number, document in enumerate(documents):
+    for sentences in document:
+      segment = segments[-1] + 1 if segments else 0
+      for sentence in sentences:
+        words = vocabulary.tokenize(sentence, cased=cased)
+        tokens.extend(map(numbers.__getitem__, words))
+        lengths.append(len(words))
+        segments.append(segment)
+        of.append(number)
+  arrays = (np.array(x, np.int32) for x in (tokens, lengths, segments, of))
+  return Corpus(list(numbers), *arrays)
+
+
+def _list_items(name, items, of=object):
+  """Returns the items of an argument, which must be of a type."""
+  is_other = isinstance(items, (str, bytes, Mapping))
+  if is_other or not isinstance(items, Iterable):
+    raise TypeError(
+        f'{name} must be an iterable of sentences (str)'
+        + ', or of documents, which are such iterables' * (of is object)
+        + f'; got {type(items).__name__}.'
+    )
+  items = list(items)
+  for number, item in enumerate(items):
+    if not isinstance(item, of):
+      raise TypeError(
+          f'{name}[{number}] must be a str, got {type(item).__name__}.'
+      )
+  return items
+
+
+def _first_held_out(documents, num_documents):
+  """Returns the first sentence of the validation split."""
+  if num_documents is None:
+    size = len(documents)
+    first = size - min(max(-(-size // 20), _FEWEST), size // 5)
+    start = np.searchsorted(documents, documents[min(first, size - 1)])
+    return int(start if size - start <= size // 5 else first)
+  count = int(documents[-1]) + 1
+  if not 0 <= num_documents < count:
+    raise ValueError(
+        f'validation_documents must be less than the documents of the text, '
+        f'{count}; got {num_documents}.'
+    )
+  return int(np.searchsorted(documents, count - num_documents))
+
+
+def _read_file(file, split_sentences):
+  """Yields the segments of a file."""
+  split = _segments_of_prose if split_sentences else _segments
+  segments = split(text_files.read_lines(file))
+  first = next(segments, None)
+  if first is None:
+    raise ValueError(f'{file} holds no sentence; remove it or fill it.')
+  return itertools.chain([first], segments)
 
 
 def _list_files(path):

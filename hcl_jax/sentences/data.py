@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads sentences of a prepared corpus, and cuts them into batches."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 import functools
 import os
@@ -130,6 +131,19 @@ def load_sentences(
       segments=np.cumsum(np.diff(segments, prepend=segments[0]) != 0),
       vocabulary=vocabulary_lib.Vocabulary.load(directory / corpus.VOCABULARY),
   )
+
+
+def collect(texts: Iterable[str | Iterable[str]]) -> dict[str, Sentences]:
+  """Divides a text at hand, as ``prepare`` divides files by default.
+
+  Arguments and errors are those of ``corpus.collect``; the splits are those of
+  ``corpus.divide``.
+  """
+  vocabulary, parts = corpus.divide(corpus.collect(texts))
+  return {
+      split: Sentences(**part._asdict(), vocabulary=vocabulary)
+      for split, part in parts.items()
+  }
 
 
 class SentenceBatches(Sequence):

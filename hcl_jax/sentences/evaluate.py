@@ -48,7 +48,7 @@ class Retrieval:
     self._batches = sentence_data.SentenceBatches(
         text,
         seed=0,
-        batch_size=config.data.batch_size,
+        batch_size=min(config.data.batch_size, len(text)),
         max_length=config.data.max_length,
         lengths=sentence_data.lengths_up_to(config.data.max_length),
     )

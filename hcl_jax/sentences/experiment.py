@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the experiment that a configuration of sentences describes."""
 
+from collections.abc import Iterable
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from hcl_jax.sentences import inspect
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.storage import records
+from hcl_jax.storage import sources
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 
@@ -40,22 +42,34 @@ def prepare(
     *,
     to_train: bool = True,
     like: experiment_lib.Experiment | None = None,
+    data: Iterable[str | Iterable[str]] | None = None,
 ) -> experiment_lib.Experiment:
   """Opens the data of a checked configuration, or those of ``like``.
 
-  ``domains.make_experiment`` says more; compiled programs are shared too.
+  Args:
+    config: the whole configuration.
+    to_train: as in ``domains.make_experiment``.
+    like: likewise; compiled programs are shared too.
+    data: text at hand: an iterable of documents, each an iterable of sentences
+      in their order, or of sentences. The last 5 % are held out to score on.
   """
   del to_train  # there always is a device
   if like:
     return dataclasses.replace(
         like, config=config, **_parts_of_seed(config, like.data)
     )
-  train, validation = _load(config.data)
+  train, validation = _load(config, data)
   protocols, tasks = sentence_config.final_protocols(config), ()
   if 'sentences' in protocols:
     tasks = evaluate.load_tasks(config.evaluate)
-  data = Data(train, validation, tasks)
-  parts = _parts_of_seed(config, data)
+  text = Data(train, validation, tasks)
+  digest = {}
+  if data is not None:
+    digest['data_digest'] = sources.digest(
+        x for part in (train, validation)
+        for x in (part.tokens, part.starts, part.segments)
+    )  # fmt: skip
+  parts = _parts_of_seed(config, text)
   make_task = functools.partial(
       quick_thoughts.create,
       vocabulary_size=len(train.vocabulary),
@@ -66,14 +80,14 @@ def prepare(
       config=config,
       make_task=make_task,
       example=encode.example(),
-      evaluators=evaluate.make(config, make_task(config), *data),
+      evaluators=evaluate.make(config, make_task(config), *text),
       protocols=protocols,
       score=sentence_config.SCORE,
       rows_per_step=config.data.batch_size,
       unit='sentences',
       sample=inspect.sample,
-      data=data,
-      inputs=encode.inputs(train),
+      data=text,
+      inputs=encode.inputs(train) | digest,
       device=jax.local_devices()[0],  # All sentences of a batch meet.
       compiler_options=gru.compiler_options(),
       **parts,
@@ -109,19 +123,37 @@ def _batches(epoch, first_step, num_steps):
   return records.map_ahead(epoch.batch, steps)
 
 
-def _load(data):
-  """Loads the corpora to train on and to validate on."""
-  corpora = []
-  for part in ('train', 'validation'):
-    split = data[f'{part}_split']
-    corpus = sentence_data.load_sentences(
+def _load(config, given):
+  """Returns the corpora to train on and to validate on."""
+  data = config.data
+  if given is not None:
+    splits = sentence_data.collect(given)
+    load = lambda split: _of_given(splits, split)  # noqa: E731
+  else:
+    load = lambda split: sentence_data.load_sentences(  # noqa: E731
         data.name, data_dir=data.dir or None, split=split
     )
-    if data.batch_size > len(corpus):
-      raise ValueError(
-          f'config.data.batch_size must be at most {len(corpus)}, the '
-          f'sentences of config.data.{part}_split={split!r}, got '
-          f'{data.batch_size}.'
-      )
-    corpora.append(corpus)
-  return corpora
+  train, validation = load(data.train_split), load(data.validation_split)
+  if data.batch_size > len(train):
+    raise ValueError(
+        f'config.data.batch_size must be at most {len(train)}, the sentences '
+        f'of config.data.train_split={data.train_split!r}, got '
+        f'{data.batch_size}; give a smaller one, or more text.'
+    )
+  least = 2 * config.loss.window + 1
+  if len(validation) < least:
+    raise ValueError(
+        f'config.data.validation_split={data.validation_split!r} must have at '
+        f'least 2 * config.loss.window + 1 = {least} sentences, got '
+        f'{len(validation)}.'
+    )
+  return train, validation
+
+
+def _of_given(splits, split):
+  if split not in splits:
+    raise ValueError(
+        f'data has the splits {", ".join(splits)}, of which a longer text has '
+        f'two; got {split!r}.'
+    )
+  return splits[split]

@@ -17,7 +17,7 @@ def sample(
   batch = sentence_data.SentenceBatches(
       text,
       seed=0,
-      batch_size=min(config.data.batch_size, sample_lib.MAX_ITEMS),
+      batch_size=min(config.data.batch_size, len(text), sample_lib.MAX_ITEMS),
       max_length=config.data.max_length,
       lengths=sentence_data.lengths_up_to(config.data.max_length),
   ).batch(0)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares sentences of plain text.
 
-  python -m hcl_jax.prepare --dataset=sentences/books --text=books.txt.xz
+  python -m hcl_jax.prepare --dataset=books --text=books.txt.xz
 
 --text takes sentences in their order, a file or a folder of files with a
-sentence a line (see hcl_jax/sentences/corpus.py).
+sentence a line, or with --split_sentences prose (see
+hcl_jax/sentences/corpus.py). The data set is sentences/books.
 """
 
 from collections.abc import Mapping
@@ -14,10 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.sentences import corpus as corpus_lib
-from hcl_jax.storage import catalogue
 from hcl_jax.storage import locations
+from hcl_jax.storage import preparing
 from hcl_jax.storage import sources
 from hcl_jax.storage.preparing import Flag
 
@@ -29,18 +29,24 @@ FLAGS = {
         bool, False, '--text is prose, to be split into sentences.'
     ),
     'cased': Flag(bool, False, 'Keep capital letters of --text.'),
-    'vocabulary_size': Flag(int, 20_000, 'Commonest words of --text to keep.'),
+    'vocabulary_size': Flag(
+        int, corpus_lib.VOCABULARY_SIZE, 'Commonest words of --text to keep.'
+    ),
     'min_count': Flag(
         int, 1, 'Words of --text that are less common are left out.'
     ),
     'validation_documents': Flag(
-        int, 0,
+        int, None,
         'Last documents of --text, files of a folder or segments of a file, '
-        'that are the validation split.',
+        'that are the validation split; by default about 5 % of the sentences.',
     ),
 }  # fmt: skip
 DATASETS = f'{corpus_lib.NAME}/NAME'
 
+# Sentences of a split that can be trained and scored on.
+_FEWEST = 3
+# From here on an epoch takes minutes.
+_MANY = 50_000
 _VERSION = tfds.core.Version('1.0.0')
 _CHUNK = 1000  # sentences of a record
 
@@ -51,8 +57,8 @@ def owns(dataset: str) -> bool:
 
 
 def full_name(dataset: str) -> str:
-  """Returns the name as it is."""
-  return dataset
+  """Returns ``'sentences/NAME'``, also for ``'NAME'`` alone."""
+  return dataset if owns(dataset) else f'{corpus_lib.NAME}/{dataset}'
 
 
 def source(
@@ -72,7 +78,7 @@ def builder(
     **where: Any,
 ) -> Any:
   """Returns the builder of a corpus."""
-  _, config, _ = locations.parse(dataset)
+  _, config, _ = locations.parse(full_name(dataset))
   if not config or not options['text']:
     raise ValueError(
         f'--dataset={corpus_lib.NAME}/NAME needs a name of your choice and '
@@ -90,6 +96,16 @@ def describe(dataset: str, info: Any, where: str) -> str:
       for name, split in info.metadata['splits'].items()
   )
   return f'({counts}): hcl_jax.sentences.load_sentences({dataset!r}{where})'
+
+
+def train_flags(dataset: str, info: Any) -> list[str]:
+  """Returns the configuration that trains on a corpus, if it is divided."""
+  counts = {k: x['sentences'] for k, x in info.metadata['splits'].items()}
+  if len(counts) < 2 or min(counts.values()) < _FEWEST:
+    return []
+  size = 'tiny' if counts['train'] < _MANY else 'small'
+  flags = [f'--config=sentences:{size},hard', f'--config.data.name={dataset}']
+  return flags + preparing.batch_size_flags(counts['train'], 64)
 
 
 class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -112,19 +128,14 @@ class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         split_sentences=options['split_sentences'],
         cased=options['cased'],
     )
-    held_out = _held_out(corpus, options['validation_documents'])
     self._source = source
-    self._vocabulary = _vocabulary(corpus, ~held_out, options)
-    ids = self._vocabulary.ids(corpus.words)[corpus.tokens]
-    self._splits = {
-        name: (
-            ids[np.repeat(rows, corpus.lengths)],
-            corpus.lengths[rows],
-            corpus.segments[rows],
-        )
-        for name, rows in (('train', ~held_out), ('validation', held_out))
-        if rows.any()
-    }
+    self._vocabulary, self._splits = corpus_lib.divide(
+        corpus,
+        validation_documents=options['validation_documents'],
+        vocabulary_size=options['vocabulary_size'],
+        min_count=options['min_count'],
+        cased=options['cased'],
+    )
     config = tfds.core.BuilderConfig(name=config, version=_VERSION)
     self.BUILDER_CONFIGS = [config]
     super().__init__(config=config, **kwargs)
@@ -151,12 +162,6 @@ class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         disable_shuffling=True,
     )
 
-  def download_and_prepare(self, **options):
-    """Writes the corpus."""
-    name = self.info.full_name
-    with catalogue.announced(f'Writing {name} to {self.data_dir}'):
-      super().download_and_prepare(**options)
-
   def _split_generators(self, dl_manager):
     del dl_manager
     # At this time the path is that of a folder that is renamed when complete.
@@ -175,29 +180,6 @@ class CorpusBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
           'length': lengths[first:last],
           'segment': segments[first:last],
       }
-
-
-def _held_out(corpus, num_documents):
-  """Returns which sentences are of the last documents."""
-  count = int(corpus.documents[-1]) + 1
-  if not 0 <= num_documents < count:
-    raise ValueError(
-        f'validation_documents must be less than the documents of the text, '
-        f'{count}; got {num_documents}.'
-    )
-  return corpus.documents >= count - num_documents
-
-
-def _vocabulary(corpus, rows, options):
-  """Returns the commonest words of some sentences."""
-  tokens = corpus.tokens[np.repeat(rows, corpus.lengths)]
-  return vocabulary_lib.Vocabulary.of_counts(
-      corpus.words,
-      np.bincount(tokens, minlength=len(corpus.words)),
-      size=options['vocabulary_size'],
-      min_count=options['min_count'],
-      cased=options['cased'],
-  )
 
 
 def _measure(tokens, lengths, segments):

@@ -24,6 +24,7 @@ from typing import Any
 import urllib.parse
 import urllib.request
 
+from absl import logging
 import numpy as np
 from PIL import Image
 
@@ -59,8 +60,12 @@ def version(name: str, config: str | None) -> str | None:
   return str(getattr(found, 'version', None) or builder.VERSION)
 
 
-def download_and_prepare(builder: Any) -> None:
+def download_and_prepare(builder: Any, *, is_local: bool = False) -> None:
   """Prepares a builder's data set in array_record files.
+
+  Args:
+    builder: of the data set.
+    is_local: whether all of it comes from local files.
 
   Raises:
     OfflineError: there is something to download, and no network.
@@ -73,8 +78,14 @@ def download_and_prepare(builder: Any) -> None:
   from tensorflow_datasets.core.download import download_manager
   from tensorflow_datasets.core.download import extractor
 
+  shown = contextlib.nullcontext()
+  if is_local:
+    shown = announced(
+        f'Writing {builder.info.full_name} to {builder.data_dir}'
+    )
   try:
     with (
+        shown,
         _nothing_left_behind(builder),
         _offline_errors(),
         _without_tensorflow(),
@@ -89,11 +100,28 @@ def download_and_prepare(builder: Any) -> None:
 
 
 @contextlib.contextmanager
+def quiet() -> Iterator[None]:
+  """Keeps tfds from warning of a config that its catalogue does not have."""
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(before)
+
+
+@contextlib.contextmanager
 def announced(text: str) -> Iterator[None]:
   """Prints a line in place of what tfds says of downloads; there are none."""
+  import tensorflow_datasets as tfds
+
   print(text)
-  with contextlib.redirect_stdout(io.StringIO()):
-    yield
+  tfds.disable_progress_bar()
+  try:
+    with contextlib.redirect_stdout(io.StringIO()):
+      yield
+  finally:
+    tfds.enable_progress_bar()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import pathlib
 from typing import Any
 from typing import NamedTuple
@@ -28,7 +29,8 @@ class Flag(NamedTuple):
 class Room(Protocol):
   """Module ``prepare`` of a room; ``--help`` shows its docstring.
 
-  A room that ``--domain`` names needs neither ``DATASETS`` nor ``owns``.
+  A room that ``--domain`` names needs neither ``DATASETS`` nor ``owns``, and no
+  room needs ``train_flags``.
 
   Attributes:
     FLAGS: its flags by name; ``options`` below has a value for each.
@@ -44,7 +46,11 @@ class Room(Protocol):
 
   @staticmethod
   def full_name(dataset: str) -> str:
-    """Returns ``'name[/config][:version]'``, as the data set is stored."""
+    """Returns ``'name[/config][:version]'``, as the data set is stored.
+
+    Of a name that the room does not own, but that came with its files, this is
+    what the room knows it by.
+    """
 
   @staticmethod
   def source(
@@ -74,6 +80,15 @@ class Room(Protocol):
       dataset: its name.
       info: what tfds knows of it.
       where: the last argument of the call, with a comma before it, or ''.
+    """
+
+  @staticmethod
+  def train_flags(dataset: str, info: Any) -> Sequence[str]:
+    """Returns flags of ``hcl_jax train`` that suit the data set.
+
+    They are ``--config=...`` and perhaps fields, but for the folder of data
+    sets and ``--workdir``; none if it cannot be trained on as it is. Arguments
+    are those of :meth:`describe`.
     """
 
 
@@ -114,10 +129,21 @@ def read_options(
   }
 
 
+def batch_size_flags(num_rows: int, size: int) -> list[str]:
+  """Returns a flag if there are fewer rows than a configuration's batch has."""
+  if num_rows >= size:
+    return []
+  return [f'--config.data.batch_size={2 ** (num_rows.bit_length() - 1)}']
+
+
 def source_flags(room: Room) -> str:
   """Returns the flags that name files, for messages: ``'--a or --b'``."""
-  names = [name for name, flag in room.FLAGS.items() if flag.is_source]
-  return _join(names, 'or') or 'no flag'
+  return _join(sources(room), 'or') or 'no flag'
+
+
+def sources(room: Room) -> list[str]:
+  """Returns the names of the flags that name files."""
+  return [name for name, flag in room.FLAGS.items() if flag.is_source]
 
 
 def _join(names, conjunction):

@@ -5,12 +5,16 @@ A builder records its source in ``metadata.json`` beside the data set, so that a
 name that is taken does not give one project the data of another.
 """
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+import hashlib
 import json
 import os
 import pathlib
 from typing import Any
+
+import numpy as np
 
 
 def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
@@ -29,6 +33,15 @@ def measure(path: str | os.PathLike, **options: Any) -> dict[str, Any]:
   return {
       'path': str(path), 'files': len(sizes), 'bytes': sum(sizes), **options
   }  # fmt: skip
+
+
+def digest(arrays: Iterable[np.ndarray]) -> str:
+  """Returns a short name of the values, types and shapes of arrays."""
+  found = hashlib.sha256()
+  for array in arrays:
+    found.update(f'{array.dtype.str} {array.shape};'.encode())
+    found.update(np.ascontiguousarray(array).data)
+  return found.hexdigest()[:16]
 
 
 def check(

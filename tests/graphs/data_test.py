@@ -238,6 +238,64 @@ class LoadTest(_Test):
       self.load('dots')
 
 
+class CollectTest(_Test):
+
+  def test_are_those_of_files(self):
+    tu.write(self.folder)
+    self.prepare()
+    given = [
+        {'num_nodes': 3, 'edges': [(0, 1), (2, 1)], 'nodes': [0, 2, 0],
+         'label': 1},
+        (4, np.array([(0, 1), (1, 0), (0, 2), (1, 2), (3, 3)]),
+         np.array([0, 0, 1, 2]), 0),
+    ]  # fmt: skip
+    expected = self.load()
+    for data in (given, iter(given), expected):
+      graphs = graph_data.collect(data)
+      for name in (
+          'nodes', 'senders', 'receivers', 'labels', 'node_starts',
+          'edge_starts',
+      ):  # fmt: skip
+        np.testing.assert_array_equal(
+            getattr(graphs, name), getattr(expected, name), name
+        )
+
+  def test_features_and_degrees(self):
+    graphs = graph_data.collect([(2, [(0, 1)], None, 0), (1, [], None, 1)])
+    np.testing.assert_array_equal(graphs.nodes, [[0, 1], [0, 1], [1, 0]])
+    self.assertEqual(graphs.features.kind, 'degrees')
+    graphs = graph_data.collect([(2, [(0, 1)], [[0.5], [1.5]], 0)])
+    np.testing.assert_array_equal(graphs.nodes, [[0.5], [1.5]])
+
+  @parameterized.parameters(
+      (7, TypeError, 'data must be Graphs or an iterable of graphs, got int'),
+      ([], ValueError, 'data has no graph'),
+      ([7], TypeError, r'data\[0\] must be a dict with num_nodes, .*got int'),
+      ([{'num_nodes': 2}], ValueError, r'data\[0\] must have num_nodes, edges'),
+      ([(0, [], None, 0)], ValueError, 'num_nodes of .* int >= 1, got 0'),
+      ([(2, [(0, 2)], None, 0)], ValueError, r'edges of .* \[0, 2\)'),
+      ([(2, [(0, 1)], [0], 0)], ValueError, r'nodes of .*\[2, F\].*\[1\]'),
+      ([(2, [(0, 1)], [0, -1], 0)], ValueError, 'must be >= 0'),
+      ([(2, [(0, 1)], None, 0.5)], ValueError, 'label of .* got 0.5'),
+      ([(1, [], [0], 0), (1, [], None, 0)], ValueError, 'in all graphs'),
+  )
+  def test_unsuitable_data(self, data, error, message):
+    with self.assertRaisesRegex(error, message):
+      graph_data.collect(data)
+
+  def test_other_graphs_are_another_run(self):
+    config = hcl_jax.read_config('graphs:MUTAG', **{
+        'evaluate.folds': 2, 'evaluate.inner_folds': 2
+    })  # fmt: skip
+    graphs = [(2 + i % 3, [(0, 1)], None, i % 2) for i in range(24)]
+    made = [
+        hcl_jax.make_experiment(config, data=x).inputs['data_digest']
+        for x in (graphs, graphs, graphs[::-1])
+    ]
+    self.assertEqual(made[0], made[1])
+    self.assertNotEqual(made[0], made[2])
+
+
 class CommandTest(_Test):
 
   def setUp(self):
@@ -252,7 +310,7 @@ class CommandTest(_Test):
     self.assertLen(eval(call, {'hcl_jax': hcl_jax}), 2)  # noqa: S307
 
   @parameterized.parameters(
-      ({'dataset': 'NCI1', 'graphs': 'x'}, 'needs --dataset=tu_graphs/NAME'),
+      ({'dataset': 'NCI1', 'graphs': 'x'}, 'no file or folder x'),
       ({'dataset': 'tu_graphs/NCI1'}, 'NCI1 is not one of MUTAG.*--graphs'),
       ({'dataset': 'tu_graphs'}, 'needs the name of a collection'),
       ({'dataset': 'MUTAG', 'images': 'x'}, 'takes its files by --graphs'),

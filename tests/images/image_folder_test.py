@@ -13,6 +13,7 @@ import tensorflow_datasets as tfds
 
 from hcl_jax import prepare
 from hcl_jax.images import data as image_data
+from hcl_jax.images import fitting
 from hcl_jax.images import image_folder
 
 
@@ -146,7 +147,7 @@ class ReadSquareTest(_FolderTest):
   def _read(self, image, name='x.png', size=4, **kwargs):
     path = self.folder / name
     image.save(path, **kwargs)
-    return np.asarray(image_folder.read_square(path, size))
+    return np.asarray(fitting.read(path, (size, size)))
 
   def test_the_middle_at_the_size_of_the_shorter_side(self):
     # Three stripes; the middle square covers the second only.
@@ -312,8 +313,7 @@ class PrepareTest(_FolderTest):
   def test_bad_arguments(self):
     self.write('1.png')
     for kwargs, message in (
-        ({'image_size': None}, '--image_size'),
-        ({'image_size': 0}, '--image_size'),
+        ({'image_size': 0}, '--image_size must be 1 or more, got 0'),
         ({'test_fraction': 1.0}, 'test_fraction'),
         ({'name': 'cifar10'}, 'name of their own'),
         ({'arrays': 'x'}, 'give one of --images'),

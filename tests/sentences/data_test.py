@@ -112,19 +112,19 @@ class PrepareTest(_Test):
     folder = self.root / 'books'
     (folder / 'b').mkdir(parents=True)
     (folder / 'b' / 'two.txt').write_text('Two.\n\nTwo and a half.\n')
-    (folder / 'a.txt').write_text('One. One.')
+    (folder / 'a.txt').write_text('One. One.\nOne.')
     (folder / 'c.txt').write_text('Three and One.')
     (folder / 'notes.md').write_text('Not a text.')
     self.prepare(folder, validation_documents=2)
     train, held_out = self.load(), self.load('validation')
-    self.assertEqual(_texts(train), ['one . one .'])
+    self.assertEqual(_texts(train), ['one . one .', 'one .'])
     # Words are of the training split alone.
     self.assertEqual(
         _texts(held_out),
         ['<unk> .', '<unk> <unk> <unk> <unk> .', '<unk> <unk> one .'],
     )
     np.testing.assert_array_equal(held_out.segments, [0, 1, 2])
-    self.assertLen(self.load('train+validation'), 4)
+    self.assertLen(self.load('train+validation'), 5)
 
   def test_documents_of_a_file_are_its_segments(self):
     self.file.write_text(_TEXT)
@@ -137,7 +137,7 @@ class PrepareTest(_Test):
     count = 2 * sentence_prepare._CHUNK + 5
     lines = [f'w{n} of {rng.integers(50)}' for n in range(count)]
     self.file.write_text('\n'.join(lines))
-    self.prepare(vocabulary_size=10**6)
+    self.prepare(vocabulary_size=10**6, validation_documents=0)
     self.assertEqual(_texts(self.load()), lines)
     self.assertEqual(self.load().segments.max(), 0)
 
@@ -145,7 +145,7 @@ class PrepareTest(_Test):
     self.file.write_text(
         'It was\nlate. Dr. No\nslept.\n\n"Wake up!" He did not.\n\n\nII\n'
     )
-    self.prepare(split_sentences=True)
+    self.prepare(split_sentences=True, validation_documents=0)
     sentences = self.load()
     self.assertEqual(
         _texts(sentences),
@@ -154,7 +154,18 @@ class PrepareTest(_Test):
     )  # fmt: skip
     np.testing.assert_array_equal(sentences.segments, [0, 0, 0, 0, 1])
 
+  @parameterized.parameters('\n\n', '\n\n\n')
+  def test_a_twentieth_is_held_out(self, between):
+    paragraphs = [f'It was {i}. So it was.' for i in range(200)]
+    self.file.write_text(between.join(paragraphs))
+    self.prepare(split_sentences=True)
+    train, held_out = self.load(), self.load('validation')
+    self.assertLen(train, 380)
+    self.assertEqual(_texts(held_out)[1], 'so it was .')
+    self.assertLen(held_out, 20)
+
   @parameterized.parameters(
+      (b'One.\n\nTwo. Two.\n', 'no sentence has a neighbor; if it is prose'),
       (b'', 'toy.txt holds no sentence'),
       (b' \n\t\n', 'toy.txt holds no sentence'),
       (b'Fine.\nCaf\xe9.\n', 'toy.txt must be text in UTF-8, but line 2'),
@@ -255,6 +266,40 @@ class PrepareTest(_Test):
       sentence_data.load_sentences('sentences_not/toy', data_dir=self.data_dir)
 
 
+class CollectTest(parameterized.TestCase):
+
+  def test_documents_and_sentences(self):
+    sentences = [f'It was {i}.' for i in range(100)]
+    splits = sentence_data.collect(sentences)
+    self.assertLen(splits['train'], 92)
+    self.assertEqual(splits['train'].text(91), 'it was 91 .')
+    self.assertLen(splits['validation'], 8)
+    splits = sentence_data.collect([sentences[:90], iter(sentences[90:])])
+    self.assertLen(splits['validation'], 10)
+    self.assertEqual(set(splits['train'].segments), {0})
+
+  @parameterized.parameters(
+      ('a text', TypeError, 'data must be an iterable of sentences.*got str'),
+      (7, TypeError, 'data must be an iterable of sentences.*got int'),
+      ([['One.'], [7]], TypeError, r'data\[1\]\[0\] must be a str, got int'),
+      ([], ValueError, 'data has no sentence'),
+      ([[' ']], ValueError, 'data has no sentence'),
+  )
+  def test_unsuitable_data(self, data, error, message):
+    with self.assertRaisesRegex(error, message):
+      sentence_data.collect(data)
+
+  def test_other_text_is_another_run(self):
+    config = hcl_jax.read_config('sentences:tiny', **{'model.encoder': 'bag'})
+    texts = [f'It was {i % 7}.' for i in range(100)]
+    made = [
+        hcl_jax.make_experiment(config, data=x).inputs['data_digest']
+        for x in (texts, texts, texts[::-1])
+    ]
+    self.assertEqual(made[0], made[1])
+    self.assertNotEqual(made[0], made[2])
+
+
 class CommandTest(_Test):
 
   def setUp(self):
@@ -283,7 +328,7 @@ class CommandTest(_Test):
     self.assertLen(eval(call, {'hcl_jax': hcl_jax}), 4)  # noqa: S307
 
   @parameterized.parameters(
-      ({'dataset': 'toy', 'text': 'x'}, '--text needs --dataset=sentences/'),
+      ({'dataset': 'toy', 'text': 'x'}, 'no file or folder x'),
       ({'dataset': 'sentences', 'text': 'x'}, 'needs a name of your choice'),
       ({'dataset': 'sentences/toy'}, 'takes its text by --text'),
       ({'dataset': 'sentences/t', 'text': 'x', 'images': 'x'}, 'give one of'),

@@ -66,8 +66,15 @@ class ConfigsTest(parameterized.TestCase):
     self.assertEqual(get_config('debiased').data.name, 'image_folder')
     config = get_config('my_photos,debiased')
     self.assertEqual((config.data.name, config.loss.beta), ('my_photos', 0.0))
-    with self.assertRaisesRegex(ValueError, "debiased, hard; got 'my_photos'"):
-      get_config('my_photos')
+    self.assertEqual(get_config('my_photos'), get_config('my_photos,hard'))
+    small = get_config('my_photos,small,debiased')
+    self.assertEqual(get_config('my_photos,debiased,small'), small)
+    self.assertEqual(small.data.name, 'my_photos')
+    self.assertEqual(small.model.name, 'small')
+    domains.check(small)
+    for argument in ('a,b', 'a,hrad', 'a,small,small', 'a,,hard', ''):
+      with self.assertRaisesRegex(ValueError, f'NAME,small.*{argument!r}'):
+        get_config(argument)
 
   def test_unknown_variants_are_refused(self):
     with self.assertRaisesRegex(ValueError, "debiased, hard; got 'hrad'"):
@@ -202,9 +209,11 @@ class GraphsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'python -m hcl_jax.sweep takes'):
       domains.check(config)
 
-  def test_unknown_collections_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "one of MUTAG.*; got 'MUTGA'"):
-      _get_config('graphs')('MUTGA')
+  @parameterized.parameters([[]], [['MUTGA']])
+  def test_unknown_collections_are_refused(self, argument):
+    name = ''.join(argument)
+    with self.assertRaisesRegex(ValueError, f"one of MUTAG.*; got '{name}'"):
+      _get_config('graphs')(*argument)
 
   @parameterized.parameters(
       ('loss.beta', -1.0, r'config.loss.beta must be >= 0'),
@@ -250,7 +259,7 @@ class GraphsTest(parameterized.TestCase):
 class SentencesTest(parameterized.TestCase):
 
   @parameterized.product(
-      size=('small', 'released'), variant=config_lib.VARIANTS
+      size=('tiny', 'small', 'released'), variant=config_lib.VARIANTS
   )
   def test_every_size_is_sound_in_every_variant(self, size, variant):
     config = _get_config('sentences')(f'{size},{variant}')
