@@ -199,7 +199,7 @@ class CommandTest(_Test):
          '--arrays needs --dataset=NAME, .*; got MUTAG, .* by --graphs.'),
         ({}, [], '--dataset=NAME is needed'),
         ({'dataset': 'x'}, ['stray'], "unexpected argument 'stray'"),
-        ({'dataset': 'X'}, [], 'lower case'),
+        ({'dataset': 'X'}, [], 'a name of a-z'),
         ({'images': '/nowhere', 'dataset': 'x', 'image_size': 8}, [],
          'no folder /nowhere'),
     ):  # fmt: skip
