@@ -55,6 +55,10 @@ def prepare(
   if 'sentences' in protocols:
     tasks = evaluate.load_tasks(config.evaluate)
   data = Data(train, validation, tasks)
+  size = config.data.batch_size
+  retrieved = len(validation) // size
+  if config.evaluate.retrieval_batches:
+    retrieved = min(retrieved, config.evaluate.retrieval_batches)
   parts = _parts_of_seed(config, data)
   make_task = functools.partial(
       quick_thoughts.create,
@@ -69,11 +73,12 @@ def prepare(
       evaluators=evaluate.make(config, make_task(config), *data),
       protocols=protocols,
       score=sentence_config.SCORE,
-      rows_per_step=config.data.batch_size,
+      rows_per_step=size,
       unit='sentences',
       sample=inspect.sample,
       data=data,
       inputs=encode.inputs(train),
+      num_scored=None if tasks else retrieved * size,
       device=jax.local_devices()[0],  # All sentences of a batch meet.
       compiler_options=gru.compiler_options(),
       **parts,
