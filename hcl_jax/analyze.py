@@ -26,6 +26,7 @@ import numpy as np
 
 from hcl_jax import command
 from hcl_jax.runs import checkpoint
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import reporting
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import results as results_lib
@@ -131,16 +132,20 @@ def analyze_runs(
   command.check_devices()
   runs = inspection.single_runs(workdirs, allow_code=_ALLOW_CODE.value)
   inspections = []
-  for name, workdir in runs.items():
+  for number, (name, workdir) in enumerate(runs.items(), 1):
     print(f'{name}: {workdir}', flush=True)
-    inspections.append(
-        inspection.inspect(
-            workdir,
-            name=name,
-            data_dir=_DATA_DIR.value,
-            allow_code=_ALLOW_CODE.value,
-        )
-    )
+    sample = f'a sample of run {number}/{len(runs)}'
+    with progress_lib.if_slow(
+        progress_lib.say, f'embedding {sample}', f'embedded {sample}'
+    ):
+      inspections.append(
+          inspection.inspect(
+              workdir,
+              name=name,
+              data_dir=_DATA_DIR.value,
+              allow_code=_ALLOW_CODE.value,
+          )
+      )
   output.mkdir(parents=True, exist_ok=True)
   sections = run_report.RunReport(inspections, output).sections()
   document = page.page(

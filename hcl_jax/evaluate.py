@@ -5,15 +5,16 @@
   hcl_jax evaluate --workdir=DIR --protocol=sentences \\
       --tasks_dir=FOLDER [--tasks=MR,TREC] [--word_vectors=FILE]
 
-Prints a table and writes it to DIR/evaluation.json, or where --json says. One
-process suffices, whatever the run had; where the devices of several hosts only
-start together, as those of a TPU pod, each host runs the command with
---distributed.
+Prints a table and adds it to DIR/evaluation.json, or where --json says, which
+has the scores of all evaluations by run and step. One process suffices,
+whatever the run had; where the devices of several hosts only start together, as
+those of a TPU pod, each host runs the command with --distributed.
 """
 
 import collections
 import os
 import pathlib
+from typing import NamedTuple
 
 from absl import flags
 import ml_collections
@@ -23,11 +24,13 @@ from hcl_jax import domains
 from hcl_jax import hosts
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import header
 from hcl_jax.training import loop
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the run.')
@@ -49,7 +52,10 @@ _DATA_DIR = flags.DEFINE_string(
 _ALLOW_CODE = command.allow_code_flag()
 flags.adopt_module_key_flags(command)
 flags.adopt_module_key_flags(hosts)
-_JSON = flags.DEFINE_string('json', None, 'Where to write the results.')
+_JSON = flags.DEFINE_string(
+    'json', None,
+    'File to add the results to; by default evaluation.json in the workdir.',
+)  # fmt: skip
 
 
 def _define_flags():
@@ -84,25 +90,49 @@ def main(arguments: list[str]) -> int:
     config = read_config(workdir)
     check_writable(path)
     if config.get('compare'):
-      scores = {
+      results = {
           variant: evaluate(
               comparison.variant_config(config, variant), workdir / variant
           )
           for variant in config.compare
       }
     else:
-      scores = {str(workdir): evaluate(config, workdir)}
+      results = {str(workdir): evaluate(config, workdir)}
   except (ValueError, OSError, checkpoint.DamagedCheckpoint) as error:
     raise command.UsageError(error) from error
   if not processes.is_first():
     return 0
-  reporting.write_json(path, scores)
   print(reporting.score_table({
-      f'{name}, step {result.pop("step")}': result
-      for name, result in scores.items()
+      f'{name}, step {result.step}': result.scores
+      for name, result in results.items()
   }))
+  last = list(results.values())[-1]
+  if scores_lib.errors(last.scores):
+    print(f'\n{last.about_errors}')
+  try:
+    scores_lib.add_evaluations(
+        path, {x.run: {x.step: x.scores} for x in results.values()}
+    )
+  except (ValueError, OSError) as error:
+    raise command.Failure(error) from error
   print(f'written to {path}')
   return 0
+
+
+class Result(NamedTuple):
+  """Holds what was measured of a run.
+
+  Attributes:
+    run: absolute path of its directory.
+    step: step of the checkpoint.
+    scores: its scores.
+    about_errors: says what their standard errors are.
+  """
+
+  run: str
+  step: int
+  scores: scores_lib.Scores
+  about_errors: str
 
 
 def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
@@ -143,23 +173,36 @@ def read_config(workdir: pathlib.Path) -> ml_collections.ConfigDict:
 
 
 def check_writable(path: pathlib.Path) -> None:
-  """Raises an OSError now, not after hours, if a file cannot be written."""
+  """Raises an error now, not after hours, if a file cannot be written."""
   if path.is_dir():
     raise IsADirectoryError(f'--json must be a file, but {path} is a folder.')
   if not os.access(path.parent, os.W_OK):
     raise PermissionError(f'{path.parent} is no folder that can be written.')
+  scores_lib.read_evaluations(path)
 
 
-def evaluate(config, workdir: pathlib.Path) -> scores_lib.Scores:
-  """Returns scores of one run, and the ``step`` they are of."""
+def evaluate(config, workdir: pathlib.Path) -> Result:
+  """Returns the scores of one run."""
   experiment = domains.make_experiment(config, to_train=False)
   workdir_lib.check_inputs(workdir, experiment.inputs)
   if not experiment.protocols:
     raise ValueError('the run has no protocol of its own; give --protocol.')
   with loop.open_checkpoints(workdir, config, experiment.score) as checkpoints:
     step = choose_step(checkpoints, workdir)
-    state = loop.restore(experiment, checkpoints, step)
-  return {'step': int(state.step), **experiment.evaluate(state)}
+    with progress_lib.if_slow(
+        progress_lib.say, f'restoring {workdir}', f'restored {workdir}'
+    ):
+      state = loop.restore(experiment, checkpoints, step)
+  step = int(state.step)
+  progress_lib.say(
+      *header.warnings(experiment),
+      f'evaluating {workdir}, step {step}: {", ".join(experiment.protocols)}',
+  )
+  with progress_lib.Parts() as parts:
+    scores = experiment.evaluate(state, poll=parts)
+  return Result(
+      os.path.abspath(workdir), step, scores, header.about_errors(experiment)
+  )
 
 
 def choose_step(checkpoints, workdir: pathlib.Path) -> int | None:

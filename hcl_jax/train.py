@@ -30,10 +30,12 @@ from hcl_jax import hosts
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import processes
 from hcl_jax.runs import reporting
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import comparison
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import finite
+from hcl_jax.training import header
 from hcl_jax.training import loop
 
 _CONFIG, _PRINT_CONFIG = configurations.define_flags()
@@ -96,17 +98,11 @@ def report(
     experiment: experiment_lib.Experiment, scores: dict[str, Any]
 ) -> str:
   """Returns the scores as a table, and how sure they are."""
-  config = experiment.config
   lines = [experiment.summary]
   if any(scores.values()):
     lines += ['', reporting.score_table(scores)]
-  if config.get('compare'):
-    error = 0.5 / experiment.num_scored**0.5
-    lines += [
-        '',
-        f'One seed; a share of {experiment.num_scored} {experiment.unit} has a '
-        f'standard error of up to {error:.2%}.',
-    ]
+  if any(map(scores_lib.errors, scores.values())):
+    lines += ['', header.about_errors(experiment)]
   return '\n'.join(lines)
 
 

@@ -97,11 +97,11 @@ class CommandTest(parameterized.TestCase):
         'evaluate', f'--workdir={self.workdir}', '--protocol=knn'
     )
     self.assertEqual(status, 0, err)
-    self.assertRegex(out, r'step 48 +\d+\.\d\d%')
+    self.assertRegex(out, r'step 48 +\d+\.\d\d ± \d+\.\d\d %')
     evaluation = json.loads((self.workdir / 'evaluation.json').read_text())
     trained = json.loads((self.workdir / 'scores.json').read_text())
     self.assertEqual(
-        evaluation[str(self.workdir)]['knn/top1'],
+        evaluation[str(self.workdir)]['48']['knn/top1'],
         trained['last step']['knn/top1'],
     )
 
@@ -137,13 +137,13 @@ class CommandTest(parameterized.TestCase):
         '--seeds=0',
     )  # fmt: skip
     self.assertEqual(status, 0, err)
-    self.assertRegex(out, r'step 2 +\d+\.\d\d%')
+    self.assertRegex(out, r'step 2 +\d+\.\d\d ± \d+\.\d\d %')
     evaluation = json.loads((self.workdir / 'evaluation.json').read_text())
     self.assertEqual(
-        evaluation[str(self.workdir)]['svm/folds'],
+        evaluation[str(self.workdir)]['2']['svm/folds'],
         scores['last step']['svm/folds'],
     )
-    self.assertIn('logistic/accuracy', evaluation[str(self.workdir)])
+    self.assertIn('logistic/accuracy', evaluation[str(self.workdir)]['2'])
 
     status, _, err = self._run(
         'evaluate', f'--workdir={self.workdir}', '--protocol=knn'
@@ -190,11 +190,10 @@ class CommandTest(parameterized.TestCase):
     )
     self.assertEqual(status, 0, err)
     self.assertRegex(out, r' TREC/accuracy +MRPC/accuracy +MRPC/f1\n')
-    self.assertRegex(out, r'step 3 +\d+\.\d\d%')
+    self.assertRegex(out, r'step 3 +\d+\.\d\d ± \d+\.\d\d %')
     self.assertIn('tasks: step 20/20', err)
     scores = json.loads((self.workdir / 'evaluation.json').read_text())
-    scores = scores[str(self.workdir)]
-    self.assertEqual(scores['step'], 3)
+    scores = scores[str(self.workdir)]['3']
     self.assertIn(scores['TREC/choice']['c'], [2.0**k for k in range(9)])
     for flags, message in (
         ([], r'sentences needs --tasks_dir, the folder of the tasks'),

@@ -8,7 +8,7 @@ def top_accuracies(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
   """Returns the shares of rows whose class is the best, or in the best five.
 
   Among classes with equal scores the lower number ranks first. With five
-  classes or fewer, top-5 is 1 by definition.
+  classes or fewer there is no top-5, which would be 1.
 
   Args:
     scores: ``[n, classes]``; larger is better, -inf is allowed.
@@ -20,4 +20,5 @@ def top_accuracies(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
   own = np.take_along_axis(scores, labels[:, None], axis=1)
   lower = np.arange(scores.shape[1])[None, :] < labels[:, None]
   rank = np.sum((scores > own) | ((scores == own) & lower), axis=1)
-  return {'top1': float(np.mean(rank < 1)), 'top5': float(np.mean(rank < 5))}
+  ks = (1, 5) if scores.shape[1] > 5 else (1,)
+  return {f'top{k}': float(np.mean(rank < k)) for k in ks}

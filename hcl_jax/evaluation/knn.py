@@ -35,7 +35,7 @@ def knn_accuracy(
 
   See :func:`knn_scores` for the vote. Among classes with equal scores, such as
   those without a vote, the lower number ranks first. With five classes or
-  fewer, top-5 is 1 by definition.
+  fewer there is no top-5, which would be 1.
 
   Args:
     bank: features of the training set, ``[m, F]``.
@@ -55,7 +55,7 @@ def knn_accuracy(
     >>> bank = np.float32([[1, 0], [1, 1], [0, 1]])
     >>> queries = np.float32([[2, 0.1], [0.1, 3]])
     >>> knn_accuracy(bank, [0, 0, 1], queries, [0, 1], num_classes=2, k=1)
-    {'top1': 1.0, 'top5': 1.0}
+    {'top1': 1.0}
   """
   _checks.positive_int('num_classes', num_classes)
   queries = _checks.features('queries', queries)

@@ -86,7 +86,8 @@ def linear_accuracy(
   Returns:
     ``top1`` and ``top5``, means over seeds from 0 to 1, and ``per_seed``, a
     list of ``{'seed', 'top1', 'top5', 'train_loss'}``. Accuracies are those of
-    the last epoch, not of the best one.
+    the last epoch, not of the best one. With five classes or fewer there is no
+    ``top5``, which would be 1.
   """
   rule, rates = _read_rule(
       epochs=epochs,
@@ -230,7 +231,7 @@ def _train(run_epoch, test, *, rule, seeds, epochs, num_classes, progress):
   ]
   return {
       name: float(np.mean([result[name] for result in results]))
-      for name in ('top1', 'top5')
+      for name in results[0]
   } | {
       'per_seed': [
           {'seed': seed, **result, 'train_loss': float(loss)}

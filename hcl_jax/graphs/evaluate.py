@@ -30,7 +30,7 @@ class Features:
       self,
       state: state_lib.TrainState,
       epoch: Iterable[graphs_lib.GraphBatch],
-      poll: experiment_lib.Poll = lambda: None,
+      poll: experiment_lib.Poll = lambda *_: None,
   ) -> np.ndarray:
     """Returns embeddings ``[n, dim]`` of an epoch's graphs, in the set's order.
 
@@ -44,7 +44,7 @@ class Features:
       self,
       state: state_lib.TrainState,
       epoch: Iterable[graphs_lib.GraphBatch],
-      poll: experiment_lib.Poll = lambda: None,
+      poll: experiment_lib.Poll = lambda *_: None,
   ) -> np.ndarray:
     """Embeds as a call does, on all local devices, which take turns."""
     variables = state_lib.evaluated_params(state), state.task_state
@@ -83,19 +83,25 @@ def make(
 
   def cross_validate(protocol, classify, state, poll):
     embedded = features(state, epoch, poll)
-    results = [
-        classify(
-            embedded,
-            labels,
-            folds=config.evaluate.folds,
-            inner_folds=config.evaluate.inner_folds,
-            seed=seed,
-            workers=config.evaluate.workers or None,
-            progress=lambda *_: poll(),
-        )
-        for seed in config.evaluate.fold_seeds
-    ]
-    return _summarize(protocol, config.evaluate.fold_seeds, results)
+    folds, seeds = config.evaluate.folds, config.evaluate.fold_seeds
+    results = []
+    for number, seed in enumerate(seeds):
+
+      def after_fold(done, _, before=folds * number):
+        poll(before + done, folds * len(seeds), 'folds')
+
+      results.append(
+          classify(
+              embedded,
+              labels,
+              folds=folds,
+              inner_folds=config.evaluate.inner_folds,
+              seed=seed,
+              workers=config.evaluate.workers or None,
+              progress=after_fold,
+          )
+      )
+    return _summarize(protocol, seeds, results, len(labels))
 
   classifiers: dict[str, Callable[..., Any]] = {
       'svm': functools.partial(
@@ -109,11 +115,19 @@ def make(
   }
 
 
-def _summarize(protocol, seeds, results) -> Iterator[tuple[str, Any]]:
-  """Yields means over the seeds of the folds, and all folds."""
-  for name, kind in (('accuracy', 'share'), ('deviation', 'number')):
-    mean = np.mean([result[name] for result in results])
-    yield f'{protocol}/{name}', scores_lib.Score(mean, kind)
+def _summarize(protocol, seeds, results, rows) -> Iterator[tuple[str, Any]]:
+  """Yields means over the seeds of the folds, and all folds.
+
+  The standard error of the accuracy is binomial over the graphs. Every division
+  tests each of them once, so more divisions do not make it smaller, as they
+  would the deviation over all folds by the root of their number.
+  """
+  accuracy, deviation = (
+      np.mean([result[name] for result in results])
+      for name in ('accuracy', 'deviation')
+  )
+  yield f'{protocol}/accuracy', scores_lib.share(accuracy, rows)
+  yield f'{protocol}/deviation', scores_lib.Score(deviation, 'number')
   yield f'{protocol}/folds', [
       {'seed': seed, 'fold': i, **fold}
       for seed, result in zip(seeds, results, strict=True)

@@ -51,7 +51,7 @@ class Features:
       self,
       state: state_lib.TrainState,
       images: image_data.Images,
-      poll: experiment_lib.Poll = lambda: None,
+      poll: experiment_lib.Poll = lambda *_: None,
   ) -> np.ndarray:
     """Returns features ``[n, dim]`` in evaluation mode.
 
@@ -68,7 +68,7 @@ class Features:
       self,
       state: state_lib.TrainState,
       images: Rows,
-      poll: experiment_lib.Poll = lambda: None,
+      poll: experiment_lib.Poll = lambda *_: None,
   ) -> np.ndarray:
     """Returns features as a call does, and remembers nothing."""
     state = state_lib.local(state)
@@ -76,7 +76,7 @@ class Features:
     size = self._rows(self._config.evaluate.batch_size)
     parts = []
     for rows in row_blocks(np.arange(len(images)), size):
-      poll()
+      poll(int(rows[0]), len(images), 'images')
       batch = padded({'image': images.rows(rows)}, size)
       out = self._plain(params, state.task_state, batch)
       parts.append(out[: len(rows)])
@@ -87,15 +87,18 @@ class Features:
       state: state_lib.TrainState,
       images: image_data.Images,
       epoch: int,
-      poll: experiment_lib.Poll = lambda: None,
+      poll: experiment_lib.Poll = lambda *_: None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields features of augmented images and labels, in the epoch's order."""
     state = state_lib.local(state)
     params = state_lib.evaluated_params(state)
     size = self._config.evaluate.linear_batch_size
     rng = np.random.default_rng([self._config.seed, epoch])
+    total = self._config.evaluate.linear_epochs * len(images)
+    done = epoch * len(images)
     for rows in row_blocks(rng.permutation(len(images)), size):
-      poll()
+      poll(done, total, 'images')
+      done += len(rows)
       batch = {'image': images.rows(rows), 'index': np.int32(rows)}
       batch = padded(batch, self._rows(size))
       out = self._augmented(params, state.task_state, batch, epoch)
@@ -125,6 +128,7 @@ def make(
         (features(state, bank, poll), features(state, test, poll)),
         (bank, test),
         config.evaluate,
+        poll,
     ).items()
 
   def linear_released(state, poll):
@@ -136,7 +140,7 @@ def make(
         num_classes=bank.num_classes,
         **_linear_recipe(config.evaluate),
     )
-    return _linear_scores('linear_released', result).items()
+    return _linear_scores('linear_released', result, len(test)).items()
 
   evaluators = {
       protocol: functools.partial(cached, protocol)
@@ -150,6 +154,7 @@ def evaluate_features(
     features: tuple[np.ndarray, np.ndarray],
     images: tuple[image_data.Images, image_data.Images],
     config: ml_collections.ConfigDict,
+    poll: experiment_lib.Poll = lambda *_: None,
 ) -> scores_lib.Scores:
   """Scores features by ``'knn'`` or a ``'linear'`` probe.
 
@@ -158,6 +163,7 @@ def evaluate_features(
     features: of the images to learn from and of those to score.
     images: both sets, for their labels.
     config: ``config.evaluate``.
+    poll: called after every epoch of a probe; raises to leave.
   """
   bank, test = images
   data = features[0], bank.labels, features[1], test.labels
@@ -168,19 +174,21 @@ def evaluate_features(
         k=min(config.knn_k, len(bank)),
         temperature=config.knn_temperature,
     )
-    return {f'knn/{k}': scores_lib.Score(x) for k, x in result.items()}
+    return _shares('knn', result, len(test))
   result = evaluation.linear_accuracy(
       *data,
       num_classes=bank.num_classes,
       batch_size=config.linear_batch_size,
       standardize=config.linear_standardize,
+      progress=lambda epoch, _: poll(epoch + 1, config.linear_epochs, 'epochs'),
       **_linear_recipe(config),
   )
-  return _linear_scores('linear', result)
+  return _linear_scores('linear', result, len(test))
 
 
 def baselines(
     experiment: experiment_lib.Experiment,
+    poll: experiment_lib.Poll = lambda *_: None,
 ) -> dict[str, scores_lib.Scores]:
   """Scores what has learned nothing: raw pixels and a random encoder."""
   config, data = experiment.config.evaluate, experiment.data
@@ -189,11 +197,11 @@ def baselines(
   pixels = tuple(map(raw_pixels, images))
   of_pixels = {}
   for protocol in protocols:
-    of_pixels |= evaluate_features(protocol, pixels, images, config)
+    of_pixels |= evaluate_features(protocol, pixels, images, config, poll)
   return {
       'raw pixels': of_pixels,
       'random encoder': experiment.evaluate(
-          experiment.create_state(), protocols
+          experiment.create_state(), protocols, poll
       ),
   }
 
@@ -229,9 +237,16 @@ def _linear_recipe(config) -> dict[str, Any]:
   }
 
 
-def _linear_scores(protocol, result) -> scores_lib.Scores:
-  scores = {name: result[name] for name in ('top1', 'top5')}
+def _linear_scores(protocol, result, rows) -> scores_lib.Scores:
+  scores = {name: x for name, x in result.items() if name != 'per_seed'}
   if len(result['per_seed']) > 1:
     for one in result['per_seed']:
       scores[f'top1_seed{one["seed"]}'] = one['top1']
-  return {f'{protocol}/{k}': scores_lib.Score(x) for k, x in scores.items()}
+  return _shares(protocol, scores, rows)
+
+
+def _shares(protocol, scores, rows) -> scores_lib.Scores:
+  return {
+      f'{protocol}/{name}': scores_lib.share(x, rows)
+      for name, x in scores.items()
+  }

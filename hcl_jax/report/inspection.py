@@ -29,7 +29,7 @@ class Inspection(NamedTuple):
     steps_per_epoch: converts steps to epochs.
     summary: one line about the model and data.
     records: lines of ``metrics.jsonl``.
-    kinds: kinds of scores, by name.
+    final: scores of the end; none of an unfinished run.
     sample: embeddings, labels and negatives of some of its data.
   """
 
@@ -39,7 +39,7 @@ class Inspection(NamedTuple):
   steps_per_epoch: int
   summary: str
   records: list[dict[str, float]]
-  kinds: dict[str, scores_lib.Kind]
+  final: scores_lib.Scores
   sample: sample_lib.Sample
 
   @property
@@ -52,7 +52,9 @@ class Inspection(NamedTuple):
     values = {}
     for record in self.records:
       values |= {name: x for name, x in record.items() if '/' in name}
-    return scores_lib.with_kinds(values, self.kinds)
+    return scores_lib.with_kinds(
+        values, scores_lib.kinds(self.final), scores_lib.errors(self.final)
+    )
 
   def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns epochs, rising, and the values of a metric at them."""
@@ -100,7 +102,7 @@ def inspect(
       steps_per_epoch=experiment.steps_per_epoch,
       summary=experiment.summary,
       records=metrics_lib.read_metrics(workdir),
-      kinds=scores_lib.read_kinds(workdir),
+      final=scores_lib.read(workdir).get('last step', {}),
       sample=experiment.inspect(state),
   )
 

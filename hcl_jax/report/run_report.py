@@ -11,7 +11,9 @@ from hcl_jax import analysis
 from hcl_jax.report import inspection as inspection_lib
 from hcl_jax.report import page
 from hcl_jax.report import plots
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import reporting
+from hcl_jax.runs import scores as scores_lib
 from hcl_jax.training import fields as fields_lib
 
 _BETAS = np.concatenate([[0], np.geomspace(0.1, 20, 24)])
@@ -40,14 +42,18 @@ class RunReport:
 
   def sections(self) -> list[page.Section]:
     """Writes figures, and returns all sections of the page."""
+    makers = {
+        'Scores': self._scores,
+        'Training': self._training,
+        'Similarities of pairs': self._similarities,
+        'Effect of beta': self._weights,
+        'Drag beta': self._panel,
+        'Hardest negatives': self._gallery,
+        'Configuration': self._configuration,
+    }
     return [
-        page.Section('Scores', self._scores()),
-        page.Section('Training', self._training()),
-        page.Section('Similarities of pairs', self._similarities()),
-        page.Section('Effect of beta', self._weights()),
-        page.Section('Drag beta', self._panel()),
-        page.Section('Hardest negatives', self._gallery()),
-        page.Section('Configuration', self._configuration()),
+        page.Section(title, makers[title]())
+        for title in progress_lib.stages(makers, 'report')
     ]
 
   def _scores(self):
@@ -59,8 +65,12 @@ class RunReport:
         [name, *(reporting.score(of_run.get(column)) for column in names)]
         for name, of_run in scores.items()
     ]
+    about = []
+    if any(map(scores_lib.errors, scores.values())):
+      about = [page.paragraph('± is the standard error over what is scored.')]
     return [
         page.table(['run', *names], lines),
+        *about,
         *(page.paragraph(f'{run.name}: {run.summary}') for run in self._runs),
     ]
 

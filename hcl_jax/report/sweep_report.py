@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import itertools
 import pathlib
 
 import numpy as np
@@ -42,6 +43,9 @@ class SweepReport:
     self._repeats = analysis.group_repeats(
         results.fields, results.scores[score], axis=axis
     )
+    self._errors = analysis.group_repeats(
+        results.fields, results.errors[score], axis=axis
+    )
     self._curves = analysis.group_curves(
         results.fields, results.curves, axis=axis
     )
@@ -51,7 +55,7 @@ class SweepReport:
 
   def table(self) -> str:
     """Returns mean and deviation of every setting, in Markdown."""
-    return repeats_table(self._repeats, self._score)
+    return repeats_table(self._repeats, self._score, self._errors)
 
   def sections(self) -> list[page.Section]:
     """Writes figures and tables, and returns all sections of the page."""
@@ -63,8 +67,8 @@ class SweepReport:
     )
     reporting.write_text(self._output / 'table.md', self.table() + '\n')
     cells = page.table(
-        *_repeats_cells(self._repeats),
-        caption=_repeats_caption(self._repeats, self._score),
+        *_repeats_cells(self._repeats, self._errors),
+        caption=_repeats_caption(self._repeats, self._score, self._errors),
     )
     sections = [page.Section('Scores', [chart]), page.Section('Table', [cells])]
     if self._curves:
@@ -87,16 +91,21 @@ class SweepReport:
     return [chart, page.table(header, lines, caption=_EPOCHS)]
 
 
-def repeats_table(repeats: repeats_lib.Repeats, score: str) -> str:
+def repeats_table(
+    repeats: repeats_lib.Repeats,
+    score: str,
+    errors: repeats_lib.Repeats | None = None,
+) -> str:
   """Formats the scores of settings, between 0 and 1, in Markdown.
 
   Below a caption, the table has a row for each data set and a column for each
   setting. A single data set with several series has a row for each series. The
-  best mean of a row is bold.
+  best mean of a row is bold. A setting without repeats has its standard error,
+  if ``errors``, grouped as the scores are, has it.
   """
   return '\n\n'.join([
-      _repeats_caption(repeats, score),
-      reporting.markdown_table(*_repeats_cells(repeats)),
+      _repeats_caption(repeats, score, errors),
+      reporting.markdown_table(*_repeats_cells(repeats, errors)),
   ])
 
 
@@ -117,23 +126,34 @@ def epochs_cells(
           'repeats that reach it'], lines  # fmt: skip
 
 
-def _repeats_caption(repeats, score):
+def _repeats_caption(repeats, score, errors=None):
   counts = repeats.counts()
   alike = len(counts) == 1
   number = f'{min(counts)} repeats' if alike else 'repeats (in parentheses)'
-  return (
-      f'{score} in percent, mean ± standard deviation over {number}; the best '
-      'mean of each row is bold.'
-  )
+  about = f'mean ± standard deviation over {number}'
+  if errors is not None and errors.counts() and 1 in counts:
+    error = '± standard error over what is scored'
+    about = f'one run {error}' if alike else f'{about}, a single one {error}'
+  return f'{score} in percent, {about}; the best mean of each row is bold.'
 
 
-def _repeats_cells(repeats):
+def _repeats_cells(repeats, errors=None):
   """Returns header and cells of the table of repeats; ``**x**`` is bold."""
-  series, rows = repeats.series, repeats.scores
-  names, corner = repeats.panels, ''
-  if len(names) == 1 and repeats.axis and len(series) > 1:
+  series, names, corner = repeats.series, repeats.panels, ''
+  by_series = len(names) == 1 and repeats.axis and len(series) > 1
+  if by_series:
     corner, names, series = names[0], series, ['']
-    rows = [[cells] for cells in rows[0]]
+
+  def rows_of(grouped):
+    if by_series:
+      return grouped.scores[0]
+    return [list(itertools.chain(*panel)) for panel in grouped.scores]
+
+  rows = rows_of(repeats)
+  if errors is None:
+    of_errors = [[()] * len(row) for row in rows]
+  else:
+    of_errors = rows_of(errors)
   header = [
       _setting(repeats.axis, label, tick)
       for label in series
@@ -141,8 +161,8 @@ def _repeats_cells(repeats):
   ]
   alike = len(repeats.counts()) == 1
   lines = [
-      [name, *_row([cell for cells in row for cell in cells], alike)]
-      for name, row in zip(names, rows, strict=True)
+      [name, *_row(row, row_of_errors, alike)]
+      for name, row, row_of_errors in zip(names, rows, of_errors, strict=True)
   ]
   return [corner, *header], lines
 
@@ -171,12 +191,12 @@ def _setting(axis, series, tick):
   return ', '.join(filter(None, [series, place])) or 'all'
 
 
-def _row(cells, alike):
+def _row(cells, errors, alike):
   means = [np.mean(cell) if len(cell) else -np.inf for cell in cells]
   best = max(means)
   words = []
-  for cell, mean in zip(cells, means, strict=True):
-    word = reporting.spread(cell)
+  for cell, error, mean in zip(cells, errors, means, strict=True):
+    word = reporting.spread(cell, error)
     if len(cell) and mean == best and len(cells) > 1:
       word = f'**{word}**'
     words.append(word if alike or not len(cell) else f'{word} ({len(cell)})')

@@ -2,7 +2,12 @@
 """Shows the progress of a run: a bar on a terminal, else a few lines."""
 
 import collections
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
 import sys
+import threading
 import time
 from typing import Any
 from typing import TextIO
@@ -13,7 +18,54 @@ _REDRAW_SECONDS = 0.2
 _LINE_SECONDS = 30.0
 _LINES = 10
 _WINDOW = 50  # Of drawings: ten seconds of a bar.
+_SLOW_SECONDS = 1.0
+_PATIENCE_SECONDS = 3.0
 _BAR = '{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}'
+
+
+def say(*lines: str) -> None:
+  """Prints lines on standard error, in the first process only."""
+  if jax.process_index() == 0:
+    print(*lines, sep='\n', file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def if_slow(
+    write: Callable[[str], None], begun: str, done: str
+) -> Iterator[None]:
+  """Says what a block does and how long it took, if it takes a second.
+
+  Args:
+    write: prints a line, perhaps from another thread.
+    begun: what the block does, such as ``'compiling'``.
+    done: what it then has done, such as ``'compiled'``.
+  """
+  timer = threading.Timer(_SLOW_SECONDS, write, [f'{begun} ...'])
+  timer.daemon = True
+  start = time.monotonic()
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.cancel()
+    timer.join()
+  seconds = time.monotonic() - start
+  if seconds >= _SLOW_SECONDS:
+    write(f'{done} in {seconds:.1f} s')
+
+
+def stages(titles: Iterable[str], label: str) -> Iterator[str]:
+  """Yields titles, and says each with its number and the time since the first.
+
+  Args:
+    titles: what the stages do.
+    label: what they are stages of.
+  """
+  titles, start = list(titles), time.monotonic()
+  for number, title in enumerate(titles, 1):
+    elapsed = _duration(time.monotonic() - start)
+    say(f'{label} {number}/{len(titles)}: {title}, elapsed {elapsed}')
+    yield title
 
 
 class Progress:
@@ -29,6 +81,8 @@ class Progress:
     label: text before the bar.
     file: where to write.
     unit: what the rows are.
+    began: when a part of something longer began, whose rows are counted; the
+      time since then is shown, and a bar does not stay.
   """
 
   def __init__(
@@ -39,6 +93,7 @@ class Progress:
       label: str = 'train',
       file: TextIO | None = None,
       unit: str = 'rows',
+      began: float | None = None,
   ):
     self._total = total_steps
     self._batch_size = batch_size
@@ -55,11 +110,13 @@ class Progress:
           initial=first_step,
           desc=label,
           file=self._file,
+          leave=began is None,
           dynamic_ncols=True,
           bar_format=_BAR,
       )
     self._interval = _REDRAW_SECONDS if self._bar is not None else _LINE_SECONDS
-    self._drawn_at = time.monotonic()
+    self._began = began
+    self._drawn_at = time.monotonic() if began is None else began
     self._drawn_step = first_step
     self._last: tuple[int, dict[str, Any]] | None = None
     self._marks: collections.deque[tuple[float, int]] = collections.deque(
@@ -102,7 +159,8 @@ class Progress:
 
   def close(self) -> None:
     """Draws the last update and ends the line."""
-    if self._last and self._last[0] != self._drawn_step:
+    is_part = self._began is not None
+    if self._last and self._last[0] != self._drawn_step and not is_part:
       self._draw(time.monotonic())
     if self._bar is not None:
       self._bar.close()
@@ -120,6 +178,8 @@ class Progress:
         for name, value in numbers.items()
         if value is not None
     ]
+    if self._began is not None:
+      words.append(f'elapsed {_duration(now - self._began)}')
     start, first = self._marks[0]
     if now > start and step > first:
       rate = (step - first) / (now - start)
@@ -132,8 +192,60 @@ class Progress:
       self._bar.refresh()
       return
     percent = 100 * step / max(self._total, 1)
-    line = f'{self._label}: step {step}/{self._total} ({percent:.0f} %)'
+    done = f'step {step}/{self._total}'
+    if self._began is not None:
+      done = f'{step}/{self._total} {self._unit}'
+    line = f'{self._label}: {done} ({percent:.0f} %)'
     print(', '.join([line, *words]), file=self._file, flush=True)
+
+
+class Parts:
+  """Shows the parts of an evaluation, each as soon as it has taken a while.
+
+  Called with what is done of a part; a part is over when another one begins.
+  """
+
+  def __init__(self, file: TextIO | None = None):
+    self._file = sys.stderr if file is None else file
+    self._patience = _LINE_SECONDS
+    if self._file.isatty():
+      self._patience = _PATIENCE_SECONDS
+    self._part: tuple[int, str] | None = None
+    self._began = 0.0
+    self._shown: Progress | None = None
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+  def __call__(self, done: int = 0, total: int = 0, unit: str = '', /) -> None:
+    """Says that so many units of all are done, if they are counted."""
+    if not total:
+      return
+    now = time.monotonic()
+    if (total, unit) != self._part:
+      self.close()
+      self._part, self._began = (total, unit), now
+    late = now - self._began >= self._patience
+    if self._shown is None and late and done < total:
+      self._shown = Progress(
+          total,
+          done,
+          label='evaluate',
+          file=self._file,
+          unit=unit,
+          began=self._began,
+      )
+    if self._shown is not None:
+      self._shown.update(done)
+
+  def close(self) -> None:
+    """Ends the part that is shown."""
+    if self._shown is not None:
+      self._shown.close()
+    self._part = self._shown = None
 
 
 def _duration(seconds: float) -> str:

@@ -27,22 +27,32 @@ def number(value: float | None, digits: int) -> str:
 
 
 def score(value: Any) -> str:
-  """Formats a score by its kind: shares in percent; None is a dash."""
-  is_share = value is not None and value.kind == 'share'
-  return f'{value:.2%}' if is_share else number(value, 4)
+  """Formats a score by its kind, as 59.30 ± 0.97 % or 4.1581; None is a dash.
+
+  A standard error that is not known is left out.
+  """
+  if value is None:
+    return '-'
+  is_share = value.kind == 'share'
+  scale, digits = (100, 2) if is_share else (1, 4)
+  numbers = [value] if value.error is None else [value, value.error]
+  text = ' ± '.join(number(scale * x, digits) for x in numbers)
+  return f'{text} %' if is_share else text
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], errors: Sequence[float] = ()) -> str:
   """Formats mean and standard deviation of shares, in percent: 86.71 ± 1.25.
 
-  A single value has no deviation; no value is a dash.
+  A single value has its standard error instead, if ``errors`` has it; no value
+  is a dash.
   """
   if not len(values):
     return '-'
   mean = f'{100 * statistics.fmean(values):.2f}'
-  if len(values) == 1:
-    return mean
-  return f'{mean} ± {100 * statistics.stdev(values):.2f}'
+  widths = list(errors)
+  if len(values) > 1:
+    widths = [statistics.stdev(values)]
+  return ' ± '.join([mean, *(f'{100 * x:.2f}' for x in widths)])
 
 
 def markdown_table(

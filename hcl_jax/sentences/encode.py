@@ -67,7 +67,7 @@ class Embedder:
       params: Any,
       sentences: Sequence[np.ndarray],
       progress: Callable[[int], None] = lambda done: None,
-      poll: experiment_lib.Poll = lambda: None,
+      poll: experiment_lib.Poll = lambda *_: None,
   ) -> np.ndarray:
     """Returns features ``[n, F]`` of sentences, in their order.
 

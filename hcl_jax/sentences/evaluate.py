@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 import itertools
+import math
 import pathlib
 from typing import Any
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from hcl_jax import evaluation
 from hcl_jax.models import gru
 from hcl_jax.models import vocabulary as vocabulary_lib
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.sentences import data as sentence_data
 from hcl_jax.sentences import encode as embedding
@@ -59,23 +61,28 @@ class Retrieval:
   def __call__(
       self,
       state: state_lib.TrainState,
-      poll: experiment_lib.Poll = lambda: None,
+      poll: experiment_lib.Poll = lambda *_: None,
   ) -> Iterator[tuple[str, scores_lib.Score]]:
     """Yields the scores of a state; ``poll`` is called before every batch.
 
     ``retrieval/accuracy`` is the share of sentences whose highest score, of all
     but themselves, is a neighbor's; ``retrieval/loss`` is their mean standard
-    loss (without beta and tau_plus, so that runs can be compared).
+    loss (without beta and tau_plus, so that runs can be compared). Its standard
+    error is that of the batches, whose sentences share their negatives.
     """
     count = self._config.evaluate.retrieval_batches or len(self._batches)
-    sums = np.zeros(3)
-    for number in range(min(count, len(self._batches))):
-      poll()
-      sums += self._count(state, self._batches.batch(number))
+    count = min(count, len(self._batches))
+    by_batch, sums = [], np.zeros(3)
+    for number in range(count):
+      poll(number, count, 'batches')
+      by_batch.append(self._count(state, self._batches.batch(number)))
+      sums += by_batch[-1]
     hits, losses, anchors = sums
-    share, loss = hits / max(anchors, 1), losses / max(anchors, 1)
-    yield 'retrieval/accuracy', scores_lib.Score(share)
-    yield 'retrieval/loss', scores_lib.Score(loss, 'loss')
+    anchors = max(anchors, 1)
+    share, loss = hits / anchors, losses / anchors
+    yield 'retrieval/accuracy', scores_lib.share(share, anchors)
+    error = _error_of_batches(loss, np.asarray(by_batch, np.float64))
+    yield 'retrieval/loss', scores_lib.Score(loss, 'loss', error)
 
   def _count_retrieved(self, state, batch):
     """Returns hits, losses, and sentences that have a neighbor."""
@@ -157,7 +164,7 @@ def score_tasks(
     encoders: Encoders,
     tasks: Sequence[scored_tasks.SentenceTask],
     config: ml_collections.ConfigDict,
-    poll: experiment_lib.Poll = lambda: None,
+    poll: experiment_lib.Poll = lambda *_: None,
 ) -> scores_lib.Scores:
   """Embeds the sentences of tasks and scores each task by its protocol.
 
@@ -188,10 +195,12 @@ def score_tasks(
           workers=config.evaluate.workers or None,
           progress=after_fold,
       )
-      result = _named(task.name, result)
+      result = _named(task, result)
       scores |= result
       shares = scores_lib.of_numbers(result).items()
-      shown.write(', '.join(f'{name} {x:.2%}' for name, x in shares))
+      shown.write(
+          ', '.join(f'{name} {reporting.score(x)}' for name, x in shares)
+      )
   return scores
 
 
@@ -258,13 +267,37 @@ def _embed(encoders, tasks, config, poll):
   return np.split(features, list(ends)[:-1])
 
 
-def _named(name, result):
-  measures = {
-      f'{name}/{x}': scores_lib.Score(result[x])
-      for x in ('accuracy', 'f1')
-      if x in result
-  }
+def _error_of_batches(loss, sums):
+  """Returns the standard error of a mean loss; None if of a single batch.
+
+  Sums of hits, losses and anchors are ``[batches, 3]``.
+  """
+  count = len(sums)
+  _, losses, anchors = sums.T
+  if count < 2 or not anchors.any():
+    return None
+  spread = np.sum((losses - loss * anchors) ** 2) * count / (count - 1)
+  return math.sqrt(spread) / float(anchors.sum())
+
+
+def _named(task, result):
+  name, rows = task.name, len(task.labels) - (task.num_train or 0)
+  accuracy = scores_lib.share(result['accuracy'], rows)
+  measures = {f'{name}/accuracy': accuracy}
+  if 'f1' in result:
+    error = _f1_error(result['f1'], accuracy, rows)
+    measures[f'{name}/f1'] = scores_lib.Score(result['f1'], error=error)
   if 'folds' in result:
     return {**measures, f'{name}/folds': result['folds']}
   choice = {x: result[x] for x in ('c', 'inner_score')}
   return {**measures, f'{name}/choice': choice}
+
+
+def _f1_error(f1, accuracy, rows):
+  """Returns the standard error of an F1, by the delta method.
+
+  With a true positives, e errors and F1 = 2 a / (2 a + e), the variance is
+  F1 (1 - F1) (2 - F1) / (2 a + e), and e is known from the accuracy.
+  """
+  wrong = rows * (1 - accuracy)
+  return math.sqrt(f1 * (2 - f1) / wrong) * (1 - f1) if wrong else 0.0

@@ -69,6 +69,10 @@ def prepare(
         x for part in (train, validation)
         for x in (part.tokens, part.starts, part.segments)
     )  # fmt: skip
+  size = config.data.batch_size
+  retrieved = len(validation) // size
+  if config.evaluate.retrieval_batches:
+    retrieved = min(retrieved, config.evaluate.retrieval_batches)
   parts = _parts_of_seed(config, text)
   make_task = functools.partial(
       quick_thoughts.create,
@@ -83,11 +87,12 @@ def prepare(
       evaluators=evaluate.make(config, make_task(config), *text),
       protocols=protocols,
       score=sentence_config.SCORE,
-      rows_per_step=config.data.batch_size,
+      rows_per_step=size,
       unit='sentences',
       sample=inspect.sample,
       data=text,
       inputs=encode.inputs(train) | digest,
+      num_scored=None if tasks else retrieved * size,
       device=jax.local_devices()[0],  # All sentences of a batch meet.
       compiler_options=gru.compiler_options(),
       **parts,

@@ -2,15 +2,16 @@
 """Trains a run, or variants of a loss from the same seed to compare them."""
 
 import os
-import pathlib
 
 import ml_collections
 
 from hcl_jax import domains
 from hcl_jax.runs import processes
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import header
 from hcl_jax.training import loop
 
 
@@ -42,10 +43,7 @@ def fit(
   """
   if not experiment.config.get('compare'):
     return {'last step': loop.train(experiment, workdir)}
-  scores = compare(experiment, workdir)
-  if processes.is_first():
-    scores_lib.write(pathlib.Path(workdir), scores)
-  return scores
+  return compare(experiment, workdir)
 
 
 def variant_config(
@@ -63,7 +61,8 @@ def compare(
 ) -> dict[str, scores_lib.Scores]:
   """Trains each variant of ``config.compare`` into its own sub-folder.
 
-  Beta and tau_plus of the experiment are those of the hard variant.
+  Beta and tau_plus of the experiment are those of the hard variant. Scores are
+  written to the workdir too.
 
   Returns:
     Scores of what has learned nothing, as the room has it, and of each
@@ -71,16 +70,26 @@ def compare(
   """
   config = experiment.config
   workdir = loop.open_workdir(workdir, config)
-  room = domains.door(domains.domain_of(config), 'evaluate')
-  scores = room.baselines(experiment)
+  progress_lib.say(
+      *header.shared_lines(experiment), *header.warnings(experiment)
+  )
+  known = scores_lib.read(workdir, experiment.evaluation)
+  scores = {row: x for row, x in known.items() if row not in config.compare}
+  if processes.anywhere(not scores):
+    progress_lib.say('evaluating: what has learned nothing')
+    room = domains.door(domains.domain_of(config), 'evaluate')
+    with progress_lib.Parts() as parts:
+      scores = room.baselines(experiment, parts)
   programs = experiment.programs()
   for variant in config.compare:
+    of_variant = variant_config(config, variant)
     scores[variant] = loop.train(
-        domains.make_experiment(
-            variant_config(config, variant), like=experiment
-        ),
+        domains.make_experiment(of_variant, like=experiment),
         workdir / variant,
         label=variant,
+        header=[f'{variant}: {header.loss(of_variant)}'],
         programs=programs,
     )
+  if processes.is_first():
+    scores_lib.write(workdir, scores, experiment.evaluation)
   return scores

@@ -28,6 +28,10 @@ from hcl_jax.training import fields as fields_lib
 CSV = 'results.csv'
 _FOLDER, _FOLDER_OF_0_1 = 'runs', 'members'
 _DATA_SET = 'data.name'
+_ABOUT_ERRORS = (
+    '± is the standard deviation over runs; of a single run, the standard '
+    'error over what is scored.'
+)
 
 
 def folder(workdir: pathlib.Path) -> pathlib.Path:
@@ -68,6 +72,7 @@ class SweepResults:
     record = {
         'values': run.values,
         'kinds': scores_lib.kinds(result.get('scores', {})),
+        'errors': scores_lib.errors(result.get('scores', {})),
         **result,
     }
     path = self._path(run)
@@ -93,35 +98,51 @@ class SweepResults:
     reporting.write_text(self._workdir / 'results.md', self.markdown() + '\n')
 
   def csv(self) -> str:
-    """Returns a line for each finished run: its number, values and scores."""
+    """Returns a line for each finished run: number, values, scores, errors.
+
+    The standard error of a score has the column ``SCORE_error``.
+    """
     names = self._score_names()
+    finished = [(run, self.scores(run)) for run in self._finished()]
+    with_errors = dict.fromkeys(
+        name for _, scores in finished for name in scores_lib.errors(scores)
+    )
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(['run', *self._runs[0].values, *names])
-    for run in self._finished():
-      scores = self.scores(run)
+    writer.writerow([
+        'run',
+        *self._runs[0].values,
+        *names,
+        *(f'{name}_error' for name in with_errors),
+    ])
+    for run, scores in finished:
+      errors = scores_lib.errors(scores)
       cells = [scores.get(name, '') for name in names]
+      cells += [errors.get(name, '') for name in with_errors]
       writer.writerow([run.number, *run.values.values(), *cells])
     return file.getvalue()
 
   def markdown(self) -> str:
-    """Returns mean and standard deviation of shares over seeds, in percent."""
+    """Returns mean and standard deviation of shares over seeds, in percent.
+
+    A share of a single run has its standard error instead.
+    """
     fields = [x for x in self._runs[0].values if x != 'seed']
     names = [x for x, kind in self._score_names().items() if kind == 'share']
     rows = {}
     for run in self._finished():
       key = tuple(run.values[field] for field in fields)
       rows.setdefault(key, []).append(self.scores(run))
-    lines = []
+    lines, single = [], False
     for key, scores in rows.items():
-      cells = [
-          reporting.spread([x[name] for x in scores if name in x])
-          for name in names
-      ]
+      found = [[x[name] for x in scores if name in x] for name in names]
+      cells = [_spread(values) for values in found]
+      single |= any(len(x) == 1 and x[0].error is not None for x in found)
       lines.append([*map(str, key), str(len(scores)), *cells])
-    return reporting.markdown_table(
+    table = reporting.markdown_table(
         [*fields, 'runs', *names], lines, words=len(fields)
     )
+    return f'{table}\n\n{_ABOUT_ERRORS}' if single else table
 
   def _finished(self):
     return [run for run in self._runs if run in self]
@@ -148,10 +169,14 @@ def _read_result(path):
     ) from error
 
 
+def _spread(scores):
+  errors = [x.error for x in scores if x.error is not None]
+  return reporting.spread(scores, errors)
+
+
 def _with_kinds(record):
-  scores = record.get('scores', {})
-  kinds = record.get('kinds', {})
-  return {**record, 'scores': scores_lib.with_kinds(scores, kinds)}
+  parts = [record.get(x, {}) for x in ('scores', 'kinds', 'errors')]
+  return {**record, 'scores': scores_lib.with_kinds(*parts)}
 
 
 class Results(NamedTuple):
@@ -161,6 +186,7 @@ class Results(NamedTuple):
     fields: values of all runs, by the name of the field: the data set, what
       was swept, and what the sweeps differ in.
     scores: of all runs, by name; NaN where a run has none.
+    errors: standard errors of the scores; NaN where none is known.
     kinds: of the scores, by name.
     curves: of all runs, epochs and the score that was measured during training;
       empty where there is none.
@@ -169,6 +195,7 @@ class Results(NamedTuple):
 
   fields: dict[str, list[Any]]
   scores: dict[str, np.ndarray]
+  errors: dict[str, np.ndarray]
   kinds: dict[str, scores_lib.Kind]
   curves: list[tuple[np.ndarray, np.ndarray]]
   curve_score: str
@@ -223,8 +250,12 @@ def read(workdirs: Sequence[str | os.PathLike]) -> Results:
           field: [key[k] for key in runs] for k, field in enumerate(fields)
       },
       scores={
-          name: np.array(
-              [run.scores.get(name, math.nan) for run in runs.values()]
+          name: _column([run.scores for run in runs.values()], name)
+          for name in kinds
+      },
+      errors={
+          name: _column(
+              [scores_lib.errors(run.scores) for run in runs.values()], name
           )
           for name in kinds
       },
@@ -232,6 +263,10 @@ def read(workdirs: Sequence[str | os.PathLike]) -> Results:
       curves=[run.curve for run in runs.values()],
       curve_score=domains.main_score(sweeps[0].config),
   )
+
+
+def _column(rows, name):
+  return np.array([row.get(name, math.nan) for row in rows])
 
 
 def _read_sweep(workdir):

@@ -57,7 +57,9 @@ def train_one(
     finite.
   """
   try:
-    scores = loop.train(experiment, job.folder, label=job.run.label, **options)
+    scores = loop.train(
+        experiment, job.folder, label=job.run.label, header=(), **options
+    )
     return {'scores': scores}
   except finite.NonFiniteError as error:
     return {'failure': str(error)}
@@ -245,9 +247,10 @@ class _Slot:
     hyperparameters = stack([x.hyperparameters for x in experiments])
     states = stack([run.begin() for run in runs], jnp)
     for batches in zip(*(run.batches() for run in runs), strict=True):
-      states, metrics = self._stacked_step(
-          hyperparameters, states, stack(batches)
-      )
+      with runs[0].compiling():
+        states, metrics = self._stacked_step(
+            hyperparameters, states, stack(batches)
+        )
       interrupted, not_saved = None, []
       for i, run in enumerate(runs):
         if i in failures:

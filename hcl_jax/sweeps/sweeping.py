@@ -16,6 +16,7 @@ import ml_collections
 from hcl_jax import domains
 from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import compilation
@@ -25,6 +26,7 @@ from hcl_jax.sweeps import results as results_lib
 from hcl_jax.sweeps import slots
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import header
 from hcl_jax.training import loop
 
 
@@ -80,9 +82,13 @@ class Sweep:
     self._per_device = runs_per_device
     self._num_processes = num_processes
     self.runs = grid.expand(config, self._fields)
+    self._header = []
     for group in grid.groups(self.runs):
       # What cannot work is found before anything is written.
-      domains.make_experiment(group[0].config)
+      experiment = domains.make_experiment(group[0].config)
+      self._header = self._header or [
+          *header.shared_lines(experiment), *header.warnings(experiment)
+      ]  # fmt: skip
 
   def run(self, workdir: str | os.PathLike) -> results_lib.SweepResults:
     """Trains and evaluates the runs that are not finished yet.
@@ -101,6 +107,8 @@ class Sweep:
           may_appear=config_lib.MAY_APPEAR,
       )
       results = results_lib.SweepResults(folder, self.runs)
+      if len(results) < len(self.runs):
+        progress_lib.say(*self._header)
       with interruption_lib.Interruption() as interruption:
         try:
           for run, result in self._finished(folder, results, interruption):
@@ -220,5 +228,6 @@ def _outcome(run, result):
   main = {}
   for name, score in scores_lib.of_numbers(result['scores']).items():
     if score.kind == 'share':
-      main.setdefault(name.partition('/')[0], f'{name} {score:.2%}')
+      words = f'{name} {reporting.score(score)}'
+      main.setdefault(name.partition('/')[0], words)
   return f'{run.label}: {", ".join(main.values()) or "no scores"}'

@@ -24,8 +24,14 @@ from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
 
-# Called often during a long evaluation; raises to leave it.
-Poll = Callable[[], None]
+
+class Poll(Protocol):
+  """Interface of what a long evaluation calls often."""
+
+  def __call__(self, done: int = 0, total: int = 0, unit: str = '', /) -> None:
+    """Takes how much is done, if that is counted; raises to leave."""
+
+
 # Yields names, as protocol/measure, and scores of a state, the main one first.
 # Some add details that are no scores, such as a list of folds.
 Evaluator = Callable[[state_lib.TrainState, Poll], Iterable[tuple[str, Any]]]
@@ -119,6 +125,11 @@ class Experiment:
     """Returns the length of the run."""
     return config_lib.total_steps(self.config, self.steps_per_epoch)
 
+  @property
+  def evaluation(self) -> dict[str, Any]:
+    """Returns what the scores of the end of a given run depend on."""
+    return {'step': self.total_steps, **self.config.evaluate.to_dict()}
+
   @functools.cached_property
   def learning_rate(self) -> optax.Schedule:
     """Returns the learning rate by step."""
@@ -182,11 +193,11 @@ class Experiment:
       self,
       state: state_lib.TrainState,
       protocols: Sequence[str] | None = None,
-      poll: Poll = lambda: None,
+      poll: Poll = lambda *_: None,
   ) -> scores_lib.Scores:
     """Scores a state by protocols; None: those of the end of a run.
 
-    ``poll`` is called often; it raises to leave.
+    ``poll`` is called often, with what is done; it raises to leave.
     """
     scores = {}
     for protocol in self.protocols if protocols is None else protocols:

@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import os
 import pathlib
@@ -18,18 +19,22 @@ from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import processes
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import finite
+from hcl_jax.training import header as header_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
 
 # Before a step's number: its loss, in the metrics of a checkpoint.
 _LOSS = 'loss/'
+# Row of scores.json.
+_LAST = 'last step'
 
 
 class Interrupted(Exception):
@@ -51,6 +56,7 @@ def train(
     workdir: str | os.PathLike,
     *,
     label: str = 'train',
+    header: Sequence[str] | None = None,
     programs: experiment_lib.Programs | None = None,
     interruption: interruption_lib.Interruption | None = None,
     progress: Progress | None = None,
@@ -58,6 +64,7 @@ def train(
 ) -> scores_lib.Scores:
   """Trains to the end of the run, from wherever its workdir stands.
 
+  A finished run whose scores are known is neither trained nor evaluated.
   Several processes call this together, with a workdir that all of them see; the
   first one writes.
 
@@ -65,6 +72,7 @@ def train(
     experiment: what to train.
     workdir: directory of the run; everything is written there.
     label: word before the progress bar.
+    header: lines to print at the start; None: those of ``training.header``.
     programs: those of a run that shares them; None: the experiment's own.
     interruption: entered already, where runs share one.
     progress: shows the run; None: a bar of its own.
@@ -81,19 +89,28 @@ def train(
     finite.NonFiniteError: a loss or gradient was NaN or infinite.
     processes.PeerError: another process could not begin.
   """
+  known = _known_scores(experiment, workdir)
+  if known is not None:
+    write = progress_lib.say if progress is None else progress.write
+    write(f'{label}: this run is finished already; scores.json has its scores')
+    if progress is not None:
+      progress.update(experiment.total_steps)
+    return known
   programs = programs or experiment.programs()
   with open_run(
       experiment,
       workdir,
       programs.init,
       label=label,
+      header=header_lib.lines(experiment) if header is None else header,
       interruption=interruption,
       progress=progress,
       wait_for_saves=wait_for_saves,
   ) as run:
     state = run.begin()
     for batch in run.batches():
-      state, metrics = programs.step(experiment.hyperparameters, state, batch)
+      with run.compiling():
+        state, metrics = programs.step(experiment.hyperparameters, state, batch)
       run.after_step(batch, metrics, lambda state=state: state)
     return run.finish(state)
 
@@ -105,6 +122,7 @@ def open_run(
     init: Callable[[step_lib.Hyperparameters], state_lib.TrainState],
     *,
     label: str = 'train',
+    header: Sequence[str] = (),
     interruption: interruption_lib.Interruption | None = None,
     progress: Progress | None = None,
     wait_for_saves: bool = False,
@@ -113,16 +131,17 @@ def open_run(
   with processes.together(f'begin {workdir}'):
     check_begin(experiment, workdir)
   with contextlib.ExitStack() as stack:
-    with processes.together(f'lock {workdir}'):
-      if processes.is_first():  # for all processes
-        stack.enter_context(workdir_lib.lock(workdir))
-    workdir = open_workdir(workdir, experiment.config, experiment.inputs)
+    workdir = stack.enter_context(_locked(workdir, experiment))
     checkpoints = stack.enter_context(
         open_checkpoints(workdir, experiment.config, experiment.score)
     )
+    if header:
+      progress_lib.say(*header)
     if interruption is None:
       interruption = stack.enter_context(interruption_lib.Interruption())
-    state = restore(experiment, checkpoints, init=init)
+    write = progress_lib.say if progress is None else progress.write
+    with progress_lib.if_slow(write, 'making the state', 'made the state'):
+      state = restore(experiment, checkpoints, init=init)
     begun = ''
     if not checkpoints.steps() and experiment.begin is not None:
       state, begun = experiment.begin(state)
@@ -130,7 +149,9 @@ def open_run(
     writer = stack.enter_context(
         metrics_lib.MetricsWriter(workdir, resume_step=first_step)
     )
+    parts = None
     if progress is None:
+      parts = progress_lib.Parts()
       progress = stack.enter_context(
           progress_lib.Progress(
               experiment.total_steps,
@@ -152,8 +173,37 @@ def open_run(
         interruption=interruption,
         writer=writer,
         progress=progress,
+        parts=parts,
         wait_for_saves=wait_for_saves,
     )
+
+
+@contextlib.contextmanager
+def _locked(
+    workdir: str | os.PathLike, experiment: experiment_lib.Experiment
+) -> Iterator[pathlib.Path]:
+  """Opens a directory that no other process trains in meanwhile."""
+  with contextlib.ExitStack() as stack:
+    with processes.together(f'lock {workdir}'):
+      if processes.is_first():  # for all processes
+        stack.enter_context(workdir_lib.lock(workdir))
+    yield open_workdir(workdir, experiment.config, experiment.inputs)
+
+
+def _known_scores(experiment, workdir) -> scores_lib.Scores | None:
+  """Returns the scores of a finished run, if it would be evaluated alike."""
+  rows = scores_lib.read(pathlib.Path(workdir), experiment.evaluation)
+  if processes.anywhere(_LAST not in rows):
+    return None
+  with (
+      _locked(workdir, experiment) as found,
+      open_checkpoints(
+          found, experiment.config, experiment.score
+      ) as checkpoints,
+  ):
+    if experiment.total_steps not in checkpoints.steps():
+      return None
+  return rows[_LAST]
 
 
 def check_begin(
@@ -252,6 +302,7 @@ class Run:
       interruption: interruption_lib.Interruption,
       writer: metrics_lib.MetricsWriter,
       progress: Progress,
+      parts: progress_lib.Parts | None,
       wait_for_saves: bool,
   ):
     self._experiment = experiment
@@ -262,6 +313,7 @@ class Run:
     self._interruption = interruption
     self._writer = writer
     self._progress = progress
+    self._parts = parts
     self._wait_for_saves = wait_for_saves
     self._best = experiment.score
     self._protocol = self._best.partition('/')[0]
@@ -276,6 +328,12 @@ class Run:
     if self.first_step:
       self._take_up(self.first_step, state)
     return state
+
+  def compiling(self) -> contextlib.AbstractContextManager[None]:
+    """Says how long the first step compiles; a block for every step."""
+    if self.done > self.first_step:
+      return contextlib.nullcontext()
+    return progress_lib.if_slow(self._progress.write, 'compiling', 'compiled')
 
   def batches(self) -> Iterator[task_lib.Batch]:
     """Yields the batches of all steps that are left."""
@@ -325,11 +383,13 @@ class Run:
     protocols, scores = self._experiment.protocols, {}
     if protocols:
       self._progress.write(f'evaluating: {", ".join(protocols)}')
-      scores = self._experiment.evaluate(state, poll=self._poll_evaluation)
+      scores = self._score(state, protocols)
       numbers = scores_lib.of_numbers(scores)
       self._writer.write(self._experiment.total_steps, numbers)
     if processes.is_first():
-      scores_lib.write(self.workdir, {'last step': scores})
+      scores_lib.write(
+          self.workdir, {_LAST: scores}, self._experiment.evaluation
+      )
     return scores
 
   def _take_up(self, done: int, state: state_lib.TrainState) -> None:
@@ -372,9 +432,7 @@ class Run:
   def _evaluate(self, done, state) -> dict[str, float] | None:
     """Scores during training; returns None if a signal came meanwhile."""
     try:
-      scores = self._experiment.evaluate(
-          state, [self._protocol], self._poll_evaluation
-      )
+      scores = self._score(state, [self._protocol])
     except Interrupted:
       return None
     numbers = scores_lib.of_numbers(scores)
@@ -383,8 +441,12 @@ class Run:
     agreed = dict(zip(numbers, values.tolist(), strict=True))
     self._writer.write(done, agreed)
     best = self._best
-    self._progress.write(f'step {done}: {best} {agreed[best]:.2%}')
+    self._progress.write(f'step {done}: {best} {reporting.score(scores[best])}')
     return agreed
+
+  def _score(self, state, protocols) -> scores_lib.Scores:
+    with self._parts or contextlib.nullcontext():
+      return self._experiment.evaluate(state, protocols, self._poll_evaluation)
 
   def _evaluates(self, done: int) -> bool:
     every = self._config.evaluate[f'{self._protocol}_every_epochs']
@@ -398,6 +460,8 @@ class Run:
     self._checkpoints.wait()
     return max(self._checkpoints.steps(), default=None)
 
-  def _poll_evaluation(self) -> None:
+  def _poll_evaluation(self, *done: Any) -> None:
     if self._interruption.poll():
       raise Interrupted('stopped in an evaluation; the last step is saved')
+    if self._parts is not None:
+      self._parts(*done)

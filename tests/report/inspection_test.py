@@ -132,7 +132,7 @@ class SampleTest(looping.LoopTest):
         steps_per_epoch=1,
         summary='',
         records=[],
-        kinds={},
+        final={},
         sample=experiment.inspect(experiment.create_state()),
     )
     self.assertEqual('"nce": true' in run_report.beta_panel([run]), shown)
@@ -285,7 +285,7 @@ class InspectTest(looping.LoopTest):
           steps_per_epoch=1,
           summary=experiment.summary,
           records=[],
-          kinds={},
+          final={},
           sample=take(experiment, experiment.create_state()),
       )
       output = self.workdir()

@@ -319,6 +319,16 @@ class TableTest(absltest.TestCase):
     )
     self.assertIn('over repeats (in parentheses);', table)
     self.assertEndsWith(table, '| 60.00 ± 14.14 (2) | **80.00** (1) | - |')
+    errors = [0.1, 0.1, 0.05, math.nan, math.nan, math.nan]
+    table = sweep_report.repeats_table(
+        analysis.group_repeats(fields, scores),
+        'svm/accuracy',
+        analysis.group_repeats(fields, errors),
+    )
+    self.assertIn('a single one ± standard error over what is scored;', table)
+    self.assertEndsWith(
+        table, '| 60.00 ± 14.14 (2) | **80.00 ± 5.00** (1) | - |'
+    )
 
 
 class FigureTest(absltest.TestCase):

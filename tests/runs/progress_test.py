@@ -167,3 +167,73 @@ class ProgressTest(parameterized.TestCase):
     with progress.Progress(10, file=file) as shown:
       shown.write('kNN 0.5')
     self.assertEqual(file.getvalue(), 'kNN 0.5\n')
+
+
+class PartsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.clock = _Clock()
+    self.enter_context(
+        absltest.mock.patch.object(progress, 'time', self.clock)
+    )
+    self.file = io.StringIO()
+
+  def _lines(self, calls, seconds):
+    with progress.Parts(self.file) as parts:
+      for call in calls:
+        parts(*call)
+        self.clock.now += seconds
+    return self.file.getvalue().splitlines()
+
+  def test_what_is_quick_is_not_shown(self):
+    calls = [(done, 20, 'epochs') for done in range(21)]
+    self.assertEmpty(self._lines(calls, 0.1))
+
+  def test_what_takes_long_is_shown(self):
+    calls = [(done, 20, 'epochs') for done in range(21)]
+    lines = self._lines(calls, 2.0)
+    self.assertEqual(
+        lines[0], 'evaluate: 15/20 epochs (75 %), elapsed 0:30'
+    )
+    self.assertEqual(
+        lines[-1],
+        'evaluate: 20/20 epochs (100 %), elapsed 0:40, 0.5 epochs/s, ETA 0:00',
+    )
+
+  def test_each_part_counts_from_its_own_start(self):
+    first = [(done, 10, 'images') for done in range(10)]
+    second = [(done, 5, 'folds') for done in (1, 2)]
+    lines = self._lines([*first, *second], 4.0)
+    self.assertEqual(lines[0], 'evaluate: 8/10 images (80 %), elapsed 0:32')
+    self.assertStartsWith(lines[-1], 'evaluate: 9/10 images')
+
+  def test_a_terminal_is_shown_it_sooner(self):
+    self.file.isatty = lambda: True
+    self._lines([(done, 20, 'epochs') for done in range(10)], 2.0)
+    self.assertIn('9/20, elapsed 0:18', self.file.getvalue())
+
+  def test_what_is_not_counted_is_not_shown(self):
+    self.assertEmpty(self._lines([()] * 9, 10.0))
+
+
+class IfSlowTest(absltest.TestCase):
+
+  def test_what_is_quick_is_not_said(self):
+    lines = []
+    with progress.if_slow(lines.append, 'compiling', 'compiled'):
+      pass
+    self.assertEmpty(lines)
+
+  def test_what_takes_long_is_said_meanwhile(self):
+    lines, said = [], threading.Event()
+
+    def write(line):
+      lines.append(line)
+      said.set()
+
+    with absltest.mock.patch.object(progress, '_SLOW_SECONDS', 0.01):
+      with progress.if_slow(write, 'compiling', 'compiled'):
+        self.assertTrue(said.wait(60))
+        self.assertEqual(lines, ['compiling ...'])
+    self.assertRegex(lines[1], r'^compiled in \d+\.\d s$')

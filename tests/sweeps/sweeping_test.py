@@ -466,15 +466,33 @@ class RunTest(_SweepTestCase):
     run = grid.Run(0, {'seed': 1}, image_config.simclr())
     scores = {'knn/top1': 0.5, 'knn/top5': 0.9, 'linear/top1': 0.625}
     scores = {name: scores_lib.Score(x) for name, x in scores.items()}
+    scores['linear/top1'] = scores_lib.Score(0.625, error=0.05)
     scores['linear/loss'] = scores_lib.Score(3.0, 'loss')
     self.assertEqual(
         sweeping._outcome(run, {'scores': scores}),
-        'seed=1: knn/top1 50.00%, linear/top1 62.50%',
+        'seed=1: knn/top1 50.00 %, linear/top1 62.50 ± 5.00 %',
     )
     self.assertEqual(sweeping._outcome(run, {'failure': 'x'}), 'seed=1: failed')
 
 
 class ResultsTest(absltest.TestCase):
+
+  def test_one_seed_has_a_standard_error(self):
+    root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+    runs = grid.expand(_config(), {'seed': (0, 1)})
+    results = results_lib.SweepResults(root, runs)
+    score = scores_lib.Score(0.5, error=0.05)
+    results.add(runs[0], {'scores': {'svm/accuracy': score}})
+    self.assertIn('| 1 | 50.00 ± 5.00 |\n\n±', results.markdown())
+    self.assertEqual(
+        results.csv().splitlines(),
+        ['run,seed,svm/accuracy,svm/accuracy_error', '0,0,0.5,0.05'],
+    )
+    again = results_lib.SweepResults(root, runs)
+    self.assertEqual(again.csv(), results.csv())
+    other = scores_lib.Score(0.5)
+    results.add(runs[1], {'scores': {'svm/accuracy': other}})
+    self.assertEndsWith(results.markdown(), '| 2 | 50.00 ± 0.00 |')
 
   def test_one_seed_has_no_deviation(self):
     root = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))

@@ -90,7 +90,7 @@ def prepare(config, *, to_train=True, like=None):
         for x in (task.features(params, {}, points), points['label'])
     ]  # fmt: skip
     found = evaluation.knn_accuracy(*data, num_classes=4, k=1)
-    yield 'nearest/accuracy', scores_lib.Score(found['top1'])
+    yield 'nearest/accuracy', scores_lib.share(found['top1'], count)
 
   return experiment_lib.Experiment(
       config=config,
@@ -107,6 +107,7 @@ def prepare(config, *, to_train=True, like=None):
       sample=inspect.sample,
       data=test,
       inputs={'width': 2},
+      num_scored=count,
   )
 
 
