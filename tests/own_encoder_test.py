@@ -19,9 +19,11 @@ from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import evaluate as image_evaluate
 from hcl_jax.images import experiment as image_experiment
+from hcl_jax.report import inspection
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import encode as sentence_encode
+from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
 from hcl_jax.training import own_code
 from hcl_jax.training import state as state_lib
@@ -152,6 +154,16 @@ class RunsTest(_OwnTest):
     # Nodes of a color have rows of their own.
     batch = graphs.batch([0])
     self.assertEqual(batch.node_counts.max(), 1)
+
+  def test_a_sweep_of_graphs_is_inspected(self):
+    config = _graph_config(_path('degrees'))
+    sweep = sweeping.Sweep(config, {'seed': (0, 1)}, runs_per_device=2)
+    workdir = self.workdir()
+    self.assertEmpty(sweep.run(workdir).failures())
+    folder = workdir / 'runs' / sweep.runs[1].name
+    with self.assertRaisesRegex(ValueError, 'allow_code'):
+      inspection.inspect(folder)
+    inspection.inspect(folder, allow_code=True)
 
   def test_sentences(self):
     config = _sentence_config(_path('words'))
