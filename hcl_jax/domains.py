@@ -21,6 +21,7 @@ from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.training import encoder as encoder_lib
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields
+from hcl_jax.training import own_code
 
 _ROOMS = {
     'images': 'hcl_jax.images',
@@ -220,7 +221,8 @@ def load_config(
 def named_code(config: ml_collections.ConfigDict) -> dict[str, str]:
   """Returns fields that name code outside of this package, with their value."""
   domain = domain_of(config)
-  return {} if domain in _ROOMS else {'domain': domain}
+  own_room = {} if domain in _ROOMS else {'domain': domain}
+  return {**own_room, **own_code.named(config)}
 
 
 def _check_agreement(experiment, encoder):

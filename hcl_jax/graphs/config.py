@@ -8,6 +8,7 @@ import numpy as np
 from hcl_jax.evaluation import cross_validation
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import own_code
 from hcl_jax.training.fields import Field
 
 SCORE = 'svm/accuracy'  # evaluated during training; chooses the best step
@@ -31,8 +32,13 @@ FIELDS = {
         ),
     },
     'model': {
-        'width': Field(32, fields_lib.COUNT, 'of a layer'),
-        'num_layers': Field(3, fields_lib.COUNT, 'of the network'),
+        'encoder': Field(
+            '',
+            own_code.one_of(''),
+            "your own network, 'package.module:factory'; '': GIN",
+        ),
+        'width': Field(32, fields_lib.COUNT, 'of a layer of GIN'),
+        'num_layers': Field(3, fields_lib.COUNT, 'of GIN'),
     },
     'loss': {
         'variant': Field(

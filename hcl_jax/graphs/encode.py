@@ -11,6 +11,7 @@ from hcl_jax.graphs import data as graph_data
 from hcl_jax.graphs import evaluate
 from hcl_jax.graphs import task as infograph
 from hcl_jax.training import encoder as encoder_lib
+from hcl_jax.training import own_code
 from hcl_jax.training import state as state_lib
 
 # What encoders of two runs must have in common, of ``inputs``.
@@ -24,6 +25,15 @@ def inputs(graphs: graph_data.Graphs) -> dict[str, Any]:
       'num_features': graphs.num_features,
       'node_features': features and features._asdict(),
   }
+
+
+def with_shared_rows(
+    config: ml_collections.ConfigDict, graphs: graph_data.Graphs
+) -> graph_data.Graphs:
+  """Merges rows of nodes that GIN cannot tell apart; others may do so."""
+  if own_code.named(config):
+    return graphs
+  return graphs.colored(config.model.num_layers)
 
 
 def make(
@@ -49,7 +59,7 @@ def make(
           f'node, as the run was trained on; got {_describe(rows)}.'
       )
     batches = graph_data.GraphBatches(
-        rows.colored(config.model.num_layers),
+        with_shared_rows(config, rows),
         seed=config.seed,
         batch_size=config.data.batch_size,
     )

@@ -19,6 +19,7 @@ from hcl_jax.graphs import task as infograph
 from hcl_jax.storage import sources
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import own_code
 
 
 class Data(NamedTuple):
@@ -83,7 +84,9 @@ def from_graphs(
   """
   graph_config.check(config)
   graph_config.check_graphs(config, graphs.labels)
-  return _assemble(config, graphs.colored(config.model.num_layers))
+  if own_code.named(config):
+    own_code.check(infograph.create_encoder(config), (graphs.batch([0]),))
+  return _assemble(config, encode.with_shared_rows(config, graphs))
 
 
 def _assemble(config, graphs, features=None):

@@ -3,6 +3,7 @@
 
 import dataclasses
 
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,6 +12,8 @@ import hcl_jax
 from hcl_jax.models import gin
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import modules
+from hcl_jax.training import own_code
 from hcl_jax.training import task
 
 
@@ -43,16 +46,15 @@ class InfoGraph:
   prior_weight: float = 0.0
 
   def init(self, key, batch):
-    variables = dict(self.module.init(key, batch, train=False))
-    return variables.pop('params'), variables
+    return modules.init(self.module, key, batch, train=False)
 
   def embed(self, params, state, batch, key, rows):
     del rows  # Graphs have no random views.
-    (features, nodes, pooled), updated = self.module.apply(
-        {'params': params, **state}, batch, train=True, mutable=['batch_stats']
+    (features, nodes, pooled), state = modules.train(
+        self.module, params, state, batch, key=jax.random.fold_in(key, 1)
     )
     logits = self._logits(params, features, key) if self.prior_weight else None
-    return (nodes, pooled, logits), {**state, **updated}
+    return (nodes, pooled, logits), state
 
   def _logits(self, params, features, key):
     """Returns the discriminator's logits of the prior and of the graphs."""
@@ -109,9 +111,21 @@ def create(
   """Makes the task that a configuration describes, for a run of some steps."""
   loss = config.loss
   return InfoGraph(
-      module=gin.InfoGraph(**config.model, with_prior=loss.prior_weight > 0),
+      module=gin.InfoGraph(create_encoder(config), loss.prior_weight > 0),
       beta=config_lib.beta_schedule(loss, total_steps, steps_per_epoch),
       tau_plus=loss.tau_plus,
       variant=loss.variant,
       prior_weight=loss.prior_weight,
   )
+
+
+def create_encoder(config: fields_lib.Config) -> nn.Module:
+  """Makes the encoder of nodes and graphs."""
+  options = dict(config.model)
+  if options.pop('encoder'):
+    return own_code.create(config, _rows_of_outputs)
+  return gin.Gin(**options)
+
+
+def _rows_of_outputs(batch):
+  return {'nodes': len(batch.nodes), 'graphs': len(batch.graph_mask)}

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 import ml_collections
 import numpy as np
 
+from hcl_jax import models
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import own_code
 from hcl_jax.training.fields import Field
 
 SCORE = 'knn/top1'  # evaluated during training; chooses the best step
@@ -61,10 +63,13 @@ FIELDS = {
     'model': {
         'name': Field(
             'resnet50',
-            fields_lib.one_of(
-                'resnet10', 'resnet18', 'resnet34', 'resnet50', 'small'
-            ),
+            fields_lib.one_of(*models.NAMES),
             'the backbone',
+        ),
+        'encoder': Field(
+            '',
+            own_code.one_of(''),
+            "your own backbone, 'package.module:factory'; '': that of name",
         ),
         'stem': Field(
             'cifar',
@@ -272,6 +277,26 @@ def check(config: ml_collections.ConfigDict) -> None:
         'config.model.cross_device_bn joins the statistics of devices and '
         'config.model.bn_splits divides those of one; choose one.'
     )
+
+
+def check_size(
+    config: ml_collections.ConfigDict, image_shape: tuple[int, ...]
+) -> None:
+  """Raises a ValueError if patches do not fit views or evaluated images."""
+  name, (height, width, _) = config.model.name, image_shape
+  patch = 1 if config.model.encoder else models.patch_size(name)
+  crop, resized = config.augment.size, config.evaluate.image_size
+  shown = resized or f'0, for images of {height} x {width}'
+  sizes = (resized,) if resized else (height, width)
+  for field, got, whole in (
+      ('augment.size', crop, crop % patch == 0),
+      ('evaluate.image_size', shown, not any(x % patch for x in sizes)),
+  ):
+    if not whole:
+      raise ValueError(
+          f'config.{field} must be a multiple of {patch}, the patch of '
+          f'config.model.name={name!r}, got {got}.'
+      )
 
 
 def check_devices(config: ml_collections.ConfigDict, devices: int) -> None:

@@ -24,6 +24,7 @@ from hcl_jax.runs import processes
 from hcl_jax.storage import sources
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import own_code
 from hcl_jax.training import task as task_lib
 
 
@@ -99,7 +100,14 @@ def from_images(
   """Makes the experiment of a checked configuration on images at hand.
 
   Its ``data.name`` is only a name.
+
+  Raises:
+    ValueError: the encoder does not take the images.
   """
+  example = data.train.rows(np.zeros(1, np.int32))
+  image_config.check_size(config, example.shape[1:])
+  if own_code.named(config):
+    image_tasks.check_encoder(config, example.shape[1:])
   size = config.data.batch_size
   per_epoch = image_data.steps_per_epoch(len(data.train), size)
   total = config_lib.total_steps(config, per_epoch)
@@ -109,7 +117,7 @@ def from_images(
   return experiment_lib.Experiment(
       config=config,
       make_task=make_task,
-      example={'image': data.train.rows(np.zeros(1, np.int32))},
+      example={'image': example},
       batches=functools.partial(_batches, config, data.train),
       evaluators=evaluate.make(
           config, make_task(config), bank=data.bank, test=data.test

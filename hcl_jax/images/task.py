@@ -17,7 +17,11 @@ from hcl_jax import models
 from hcl_jax import momentum
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import modules
+from hcl_jax.training import own_code
 from hcl_jax.training import task as task_lib
+
+_OF_HEADS = ('head', 'embedding_dim', 'norm', 'bn_splits', 'dtype')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,15 +40,21 @@ class ImageEncoder:
 
   def init(self, key: jax.Array, images: jax.Array) -> tuple[Any, Any]:
     """Returns parameters, and the other collections: running statistics."""
-    variables = dict(self.module.init(key, self.normalize(images), train=False))
-    return variables.pop('params'), variables
+    return modules.init(self.module, key, self.normalize(images), train=False)
 
-  def embed(self, params: Any, stats: Any, views: jax.Array):
-    """Embeds one view, whose batch statistics are its own."""
-    (_, z), updated = self.module.apply(
-        {'params': params, **stats}, views, train=True, mutable=['batch_stats']
-    )
-    return z, {**stats, **updated}
+  def embed(
+      self,
+      params: Any,
+      stats: Any,
+      views: jax.Array,
+      key: jax.Array | None = None,
+  ) -> tuple[jax.Array, Any]:
+    """Embeds one view, whose batch statistics are its own.
+
+    The key is for what a module of a user's own draws.
+    """
+    (_, z), stats = modules.train(self.module, params, stats, views, key=key)
+    return z, stats
 
   def evaluate(
       self,
@@ -92,14 +102,15 @@ class SimCLR:
 
   def embed(self, params, state, batch, key, rows):
     keys = task_lib.row_keys(key, rows, 2)
+    calls = modules.keys_of_calls(key, rows, 2)
     images = batch['image']
     others = batch.get('positive', images)  # of the same class, if asked for
     embeddings = []
-    for view_keys, view_of in ((keys[:, 0], images), (keys[:, 1], others)):
-      views = self.encoder.augment(view_keys, view_of)
-      z, state = self.encoder.embed(params, state, views)
+    for i, view_of in enumerate((images, others)):
+      views = self.encoder.augment(keys[:, i], view_of)
+      z, state = self.encoder.embed(params, state, views, calls[i])
       embeddings.append(z)
-    state = _across_devices(state, self.axis_name)
+    state = modules.across_devices(state, self.axis_name)
     return tuple(embeddings), state
 
   def loss(self, embeddings, state, batch, step):
@@ -189,9 +200,12 @@ class MoCo:
     view_key, shuffle_key = jax.random.split(key)
     keys = task_lib.row_keys(view_key, rows, 2 if self.mixing is None else 3)
     views = [self.encoder.augment(keys[:, i], batch['image']) for i in (0, 1)]
-    q, stats = self.encoder.embed(params, state.stats, views[0])
-    k, key_stats = self._embed_keys(state, views[1], shuffle_key)
-    stats, key_stats = _across_devices((stats, key_stats), self.axis_name)
+    calls = modules.keys_of_calls(key, rows, 2)
+    q, stats = self.encoder.embed(params, state.stats, views[0], calls[0])
+    k, key_stats = self._embed_keys(state, views[1], shuffle_key, calls[1])
+    stats, key_stats = modules.across_devices(
+        (stats, key_stats), self.axis_name
+    )
     embeddings = q, k
     if self.mixing is not None:
       synthetic = momentum.mix_hardest(
@@ -212,14 +226,19 @@ class MoCo:
       return None
     return momentum.of_other_images(state.queue, batch['index'])
 
-  def _embed_keys(self, state, views, shuffle_key):
+  def _embed_keys(self, state, views, shuffle_key, call_key):
     if not self.shuffle:
-      k, stats = self.encoder.embed(state.key_params, state.key_stats, views)
+      k, stats = self.encoder.embed(
+          state.key_params, state.key_stats, views, call_key
+      )
       return jax.lax.stop_gradient((k, stats))
     everywhere = self._gather(views)
     order = jax.random.permutation(shuffle_key, everywhere.shape[0])
     k, stats = self.encoder.embed(
-        state.key_params, state.key_stats, self._own_rows(everywhere[order])
+        state.key_params,
+        state.key_stats,
+        self._own_rows(everywhere[order]),
+        call_key,
     )
     k = self._own_rows(self._gather(k)[jnp.argsort(order)])
     return jax.lax.stop_gradient((k, stats))
@@ -322,8 +341,11 @@ def create_encoder(
 ) -> ImageEncoder:
   """Makes the encoder with its views."""
   options = dict(config.model)
-  across = options.pop('cross_device_bn')
-  options['head_width'] = options['head_width'] or None
+  across, own = options.pop('cross_device_bn'), options.pop('encoder')
+  if own:  # its configuration may have further fields
+    options = {name: options[name] for name in _OF_HEADS}
+    options['backbone'] = own_code.create(config, _rows_of_features)
+  options['head_width'] = config.model.head_width or None
   normalize = functools.partial(
       augment.normalize,
       mean=config.augment.mean,
@@ -337,6 +359,25 @@ def create_encoder(
       augment=_augmentation(config.augment),
       normalize=normalize,
   )
+
+
+def check_encoder(
+    config: fields_lib.Config, image_shape: tuple[int, ...]
+) -> None:
+  """Raises a ValueError unless an own backbone takes images of this shape."""
+  encoder = create_encoder(config)
+  images = jax.ShapeDtypeStruct((2, *image_shape), jnp.uint8)
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
+  own_code.check(
+      encoder.module.backbone,
+      (jax.eval_shape(encoder.normalize, images),),
+      (jax.eval_shape(encoder.augment, keys, images),),
+      task_lib.AXIS,
+  )
+
+
+def _rows_of_features(images):
+  return {'features': images.shape[0]}
 
 
 def _mixing(config, steps_per_epoch):
@@ -356,10 +397,3 @@ def _augmentation(config):
     return augment.Augmentation(**config)
   except ValueError as error:
     raise ValueError(f'config.augment: {error}') from error
-
-
-def _across_devices(stats: Any, axis_name: str | None) -> Any:
-  """Averages running statistics, which every device collects for itself."""
-  if axis_name is None:
-    return stats
-  return jax.tree.map(lambda x: jax.lax.pmean(x, axis_name), stats)

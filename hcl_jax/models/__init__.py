@@ -6,7 +6,9 @@ from typing import Any
 
 _MODULES = {
     'Encoder': 'image_encoder',
+    'NAMES': 'image_encoder',
     'create': 'image_encoder',
+    'patch_size': 'image_encoder',
     'compiler_options': 'convolution',
 }
 

@@ -84,20 +84,17 @@ class Discriminator(nn.Module):
 
 
 class InfoGraph(nn.Module):
-  """GIN with a head for nodes, a head for graphs, and optionally a prior.
+  """Encoder with heads for nodes and for graphs, and optionally a prior.
 
   Attributes:
-    width: width of a layer.
-    num_layers: number of layers.
+    encoder: :class:`Gin`, or another module that is called like it.
     with_prior: whether to add a discriminator for the prior.
   """
 
-  width: int = 32
-  num_layers: int = 3
+  encoder: nn.Module
   with_prior: bool = False
 
   def setup(self):
-    self.encoder = Gin(self.width, self.num_layers)
     self.local_head = FeedForward()
     self.global_head = FeedForward()
     if self.with_prior:

@@ -152,10 +152,29 @@ class SentenceEncoders(nn.Module):
     self.left, self.right = make(), make()
 
   def __call__(
-      self, batch: sentences.SentenceBatch
+      self, batch: sentences.SentenceBatch, *, train: bool = False
   ) -> tuple[jax.Array, jax.Array]:
     """Returns embeddings by both encoders, each ``[B, dim]``."""
+    del train  # nothing differs
     return self.left(batch), self.right(batch)
+
+
+class Towers(nn.Module):
+  """Pair of encoders of your own, for a sentence and neighbors.
+
+  Attributes:
+    left: module from a batch to embeddings ``[B, dim]``.
+    right: the other one.
+  """
+
+  left: nn.Module
+  right: nn.Module
+
+  def __call__(
+      self, batch: sentences.SentenceBatch, *, train: bool
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns embeddings by both encoders, each ``[B, dim]``."""
+    return self.left(batch, train=train), self.right(batch, train=train)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from hcl_jax.models import convolution
 from hcl_jax.models import heads
 from hcl_jax.models import norm as norms
 from hcl_jax.models import resnet
+from hcl_jax.models import vit
 
 
 class SmallCnn(nn.Module):
@@ -41,7 +42,7 @@ class SmallCnn(nn.Module):
     return resnet.pool(x)
 
 
-_BACKBONES = {
+_RESNETS = {
     'resnet10': functools.partial(
         resnet.ResNet, resnet.BasicBlock, (1, 1, 1, 1), width=32
     ),
@@ -54,8 +55,22 @@ _BACKBONES = {
     'resnet50': functools.partial(
         resnet.ResNet, resnet.BottleneckBlock, (3, 4, 6, 3)
     ),
-    'small': SmallCnn,
 }
+_TRANSFORMERS = {
+    'vit_tiny': functools.partial(
+        vit.VisionTransformer, patch=4, width=128, depth=4, heads=4
+    ),
+    'vit_s16': functools.partial(
+        vit.VisionTransformer, patch=16, width=384, depth=12, heads=6
+    ),
+    'vit_b16': functools.partial(
+        vit.VisionTransformer, patch=16, width=768, depth=12, heads=12
+    ),
+    'vit_l16': functools.partial(
+        vit.VisionTransformer, patch=16, width=1024, depth=24, heads=16
+    ),
+}
+NAMES = (*_RESNETS, 'small', *_TRANSFORMERS)
 _HEADS = {
     'simclr': heads.SimclrHead,
     'moco': heads.MocoHead,
@@ -110,12 +125,14 @@ def create(
     bn_axis_name: str | None = None,
     bn_splits: int = 1,
     dtype: str = 'float32',
+    backbone: nn.Module | None = None,
 ) -> Encoder:
   """Creates an encoder from names, as in configurations.
 
   Args:
     name: ``'resnet10'`` (half as wide as the others), ``'resnet18'``,
-      ``'resnet34'``, ``'resnet50'`` or ``'small'``.
+      ``'resnet34'``, ``'resnet50'``, ``'small'``, ``'vit_tiny'`` (patches of 4
+      pixels, for small images), ``'vit_s16'``, ``'vit_b16'`` or ``'vit_l16'``.
     stem: ``'cifar'`` for small images (3x3 convolution, stride 1, no pooling),
       ``'strided'`` for small images in a quarter of the time (the same with
       stride 2) or ``'imagenet'`` (7x7, stride 2, max-pooling); ResNets only.
@@ -124,18 +141,21 @@ def create(
     head_width: hidden width of the head; None: as released, 512 for
       ``'simclr'`` and the width of the features for ``'moco'``.
     embedding_dim: width of the embedding.
-    norm: ``'batch'``, or ``'group'``, which treats each image separately.
+    norm: ``'batch'``, or ``'group'``, which treats each image separately; of
+      transformers, that of the head alone.
     bn_axis_name: mapped axis whose devices share the statistics of BatchNorm;
       None: each device has its own, as released.
     bn_splits: number of equal parts of a device's batch, each with its own
       statistics, as if on its own device; excludes ``bn_axis_name``.
     dtype: ``'float32'`` or ``'bfloat16'``, dtype of the computation;
       parameters, statistics, features and embeddings are float32.
+    backbone: module of your own, called as ``backbone(images, train=...)``,
+      instead of that of ``name``.
 
   Returns:
     A linen module, ``encoder.apply(variables, images, train=...)``.
   """
-  _checks.choice('name', name, tuple(_BACKBONES))
+  _checks.choice('name', name, NAMES)
   _checks.choice('stem', stem, ('cifar', 'strided', 'imagenet'))
   _checks.choice('head', head, tuple(_HEADS))
   _checks.choice('norm', norm, ('batch', 'group'))
@@ -153,20 +173,33 @@ def create(
   make_norm = norms.make(
       norm, axis_name=bn_axis_name, splits=bn_splits, dtype=dtype
   )
-  options = {'norm': make_norm, 'dtype': dtype}
-  if name != 'small':
-    options['stem'] = stem
-  elif stem != 'cifar':
-    raise ValueError(
-        f"stem must be 'cifar' for name='small'; got {stem!r}. Only ResNets "
-        'have other stems.'
-    )
+  if backbone is None:
+    backbone = _backbone(name, stem, make_norm, dtype)
   return Encoder(
-      backbone=_BACKBONES[name](**options),
+      backbone=backbone,
       head=_HEADS[head](
           norm=make_norm, dim=embedding_dim, width=head_width, dtype=dtype
       ),
   )
+
+
+def patch_size(name: str) -> int:
+  """Returns what must divide height and width of images, in pixels."""
+  make = _TRANSFORMERS.get(name)
+  return make.keywords['patch'] if make else 1
+
+
+def _backbone(name, stem, norm, dtype):
+  if name in _RESNETS:
+    return _RESNETS[name](stem=stem, norm=norm, dtype=dtype)
+  if stem != 'cifar':
+    raise ValueError(
+        f'stem must be \'cifar\' for name={name!r}; got {stem!r}. Only ResNets '
+        'have other stems.'
+    )
+  if name == 'small':
+    return SmallCnn(norm=norm, dtype=dtype)
+  return _TRANSFORMERS[name](dtype=dtype)
 
 
 def _check_positive(argument, value):

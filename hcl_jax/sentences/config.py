@@ -8,6 +8,7 @@ import ml_collections
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import own_code
 from hcl_jax.training.fields import Field
 
 SCORE = 'retrieval/accuracy'  # evaluated during training; chooses the best step
@@ -38,7 +39,9 @@ FIELDS = {
     },
     'model': {
         'encoder': Field(
-            'gru', fields_lib.one_of('gru', 'bag'), 'recurrent, or of words'
+            'gru',
+            own_code.one_of('gru', 'bag'),
+            "recurrent, of words, or your own, 'package.module:factory'",
         ),
         'word_dim': Field(620, fields_lib.COUNT, 'of a word'),
         'dim': Field(

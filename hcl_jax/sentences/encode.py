@@ -68,6 +68,8 @@ class Embedder:
       sentences: Sequence[np.ndarray],
       progress: Callable[[int], None] = lambda done: None,
       poll: experiment_lib.Poll = lambda *_: None,
+      *,
+      task_state: Any = None,
   ) -> np.ndarray:
     """Returns features ``[n, F]`` of sentences, in their order.
 
@@ -76,12 +78,14 @@ class Embedder:
       sentences: words of each, as ids.
       progress: called with the number of sentences embedded so far.
       poll: called before the first batch and after each; raises to leave.
+      task_state: of the task, if its encoders have any beside parameters.
     """
     sizes = self._rows, self._packed_rows, self._words
     if len(sentences) <= _FEW:
       sizes = _FEW, _FEW, _FEW * self._length
     num_rows, packed_rows, words = sizes
-    copies = state_lib.copies(params) if self._spread else [params]
+    variables = params, task_state or {}
+    copies = state_lib.copies(variables) if self._spread else [variables]
 
     def embed(numbered):
       number, rows = numbered
@@ -92,8 +96,8 @@ class Embedder:
           min_packed_rows=packed_rows,
           min_words=words,
       )
-      params = copies[number % len(copies)]
-      features = np.asarray(self._features(params, {}, batch))
+      variables = copies[number % len(copies)]
+      features = np.asarray(self._features(*variables, batch))
       return rows, features[: len(rows)]
 
     ranges, parts = enumerate(self._ranges(sentences)), []
@@ -158,7 +162,12 @@ def make(
           f'{rows!r:.60}.'
       )
     ids = [vocabulary.encode(text) for text in texts]
-    return embedder(state_lib.evaluated_params(state), ids, progress)
+    return embedder(
+        state_lib.evaluated_params(state),
+        ids,
+        progress,
+        task_state=state.task_state,
+    )
 
   return encoder_lib.Parts(
       task=task,

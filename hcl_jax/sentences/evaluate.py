@@ -88,9 +88,7 @@ class Retrieval:
     """Returns hits, losses, and sentences that have a neighbor."""
     loss = self._config.loss
     params = state_lib.evaluated_params(state)
-    embeddings, _ = self._task.embed(
-        params, state.task_state, batch, None, None
-    )
+    embeddings = self._task.compared(params, state.task_state, batch)
     losses = hcl_jax.quick_thoughts_loss(
         *embeddings,
         window=loss.window,
@@ -118,7 +116,10 @@ def make(
 
   def sentences(state, poll):
     encoders = Encoders(
-        task, state_lib.evaluated_params(state), train.vocabulary
+        task,
+        state_lib.evaluated_params(state),
+        train.vocabulary,
+        state.task_state,
     )
     return score_tasks(encoders, tasks, config, poll).items()
 
@@ -129,11 +130,12 @@ def make(
 
 
 class Encoders(NamedTuple):
-  """Holds encoders, with their parameters and the words that they know."""
+  """Holds encoders: parameters, the words that they know, and other state."""
 
   task: quick_thoughts.QuickThoughts
   params: Any
   vocabulary: vocabulary_lib.Vocabulary
+  task_state: Any = None
 
 
 def load_tasks(
@@ -176,7 +178,7 @@ def score_tasks(
     was chosen by.
   """
   if config.evaluate.word_vectors:
-    encoders = with_word_vectors(encoders, tasks, config.evaluate.word_vectors)
+    encoders = with_word_vectors(encoders, tasks, config)
   scores = {}
   features = _embed(encoders, tasks, config, poll)
   with progress_lib.Progress(
@@ -207,33 +209,47 @@ def score_tasks(
 def with_word_vectors(
     encoders: Encoders,
     tasks: Sequence[scored_tasks.SentenceTask],
-    path: str,
+    config: ml_collections.ConfigDict,
 ) -> Encoders:
   """Adds words of tasks that the encoders do not know, from vectors of others.
 
   Each encoder has a table of words of its own and gets a map of its own; see
   ``hcl_jax.sentences.expand_vocabulary``. Words that are in no task are not
-  added.
+  added. ``config.evaluate.word_vectors`` is the file of the vectors.
   """
-  task, params, vocabulary = encoders
+  task, params, vocabulary, task_state = encoders
   wanted = set(vocabulary.words).union(*(
       vocabulary_lib.tokenize(sentence, cased=vocabulary.cased)
       for one in tasks
       for sentence in one.sentences
   ))  # fmt: skip
-  vectors = word_vectors.read_word_vectors(path, words=wanted)
+  vectors = word_vectors.read_word_vectors(
+      config.evaluate.word_vectors, words=wanted
+  )
   words, expanded = vocabulary.words, {}
   for side, of_side in params.items():
     words, table = word_vectors.expand_vocabulary(
         of_side['words'], vocabulary.words, vectors
     )
     expanded[side] = {**of_side, 'words': table}
-  module = task.module.clone(vocabulary_size=len(words))
+  module = quick_thoughts.create_encoders(config, len(words))
   return Encoders(
       task=dataclasses.replace(task, module=module),
       params=expanded,
       vocabulary=vocabulary_lib.Vocabulary(words, cased=vocabulary.cased),
+      task_state=task_state,
   )
+
+
+def check_word_tables(config: ml_collections.ConfigDict, params: Any) -> None:
+  """Raises a ValueError if encoders have no table to add words to."""
+  for of_side in params.values():
+    if getattr(of_side.get('words'), 'ndim', 0) != 2:
+      raise ValueError(
+          "config.evaluate.word_vectors needs a parameter 'words' [words, D] "
+          f'of config.model.encoder={config.model.encoder!r}, which has '
+          f"{', '.join(of_side) or 'none'}; set word_vectors=''."
+      )
 
 
 def _best(left, right, batch, window):
@@ -262,7 +278,13 @@ def _embed(encoders, tasks, config, poll):
         f'{len(ids)} sentences of {", ".join(task.name for task in tasks)}; '
         f'{unknown:.1%} of their words are unknown'
     )
-    features = embed(encoders.params, ids, shown.update, poll)
+    features = embed(
+        encoders.params,
+        ids,
+        shown.update,
+        poll,
+        task_state=encoders.task_state,
+    )
   ends = itertools.accumulate(len(task.sentences) for task in tasks)
   return np.split(features, list(ends)[:-1])
 

@@ -21,6 +21,7 @@ from hcl_jax.storage import records
 from hcl_jax.storage import sources
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import experiment as experiment_lib
+from hcl_jax.training import own_code
 
 
 class Data(NamedTuple):
@@ -80,6 +81,8 @@ def prepare(
       total_steps=config_lib.total_steps(config, parts['steps_per_epoch']),
       steps_per_epoch=parts['steps_per_epoch'],
   )
+  if own_code.named(config):
+    _check_encoders(config, make_task(config))
   return experiment_lib.Experiment(
       config=config,
       make_task=make_task,
@@ -97,6 +100,14 @@ def prepare(
       compiler_options=gru.compiler_options(),
       **parts,
   )
+
+
+def _check_encoders(config, task):
+  """Raises a ValueError unless encoders of a user's own work."""
+  own_code.check(task.module.left, (encode.example(),))
+  if config.evaluate.word_vectors:
+    params, _ = jax.eval_shape(task.init, jax.random.key(0), encode.example())
+    evaluate.check_word_tables(config, params)
 
 
 def _parts_of_seed(config, data):

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 from typing import NamedTuple
 
 import ml_collections
@@ -44,19 +45,22 @@ class Finder:
       progress: Callable[[int], None] = lambda done: None,
   ):
     self._corpus = experiment.data.train
-    self._params = state_lib.evaluated_params(state)
-    self._embed = encode.Embedder(experiment.task, experiment.config)
+    self._embed = functools.partial(
+        encode.Embedder(experiment.task, experiment.config),
+        state_lib.evaluated_params(state),
+        task_state=state.task_state,
+    )
     self._texts = None if texts is None else list(texts[:max_sentences])
     size = len(self._corpus if texts is None else texts)
     self.size = min(size, max_sentences)
     if not self.size:
       raise ValueError('texts must have a sentence or more, got none.')
     tokens = [self._tokens(row) for row in range(self.size)]
-    self._features = self._embed(self._params, tokens, progress)
+    self._features = self._embed(tokens, progress)
 
   def find(self, text: str, k: int = 10) -> list[Found]:
     """Returns the k nearest sentences, the nearest first."""
-    query = self._embed(self._params, [self._corpus.vocabulary.encode(text)])
+    query = self._embed([self._corpus.vocabulary.encode(text)])
     cosines, rows = evaluation.nearest_neighbors(self._features, query, k=k)
     return [
         Found(float(cosine), self._text(row))

@@ -4,12 +4,15 @@
 import dataclasses
 from typing import Any
 
+from flax import linen as nn
 import jax.numpy as jnp
 
 import hcl_jax
 from hcl_jax.models import gru
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
+from hcl_jax.training import modules
+from hcl_jax.training import own_code
 from hcl_jax.training import task
 
 
@@ -27,19 +30,16 @@ class QuickThoughts:
     loss_options: further options of the loss by name.
   """
 
-  module: gru.SentenceEncoders
+  module: nn.Module
   beta: hcl_jax.schedules.Schedule
   loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def init(self, key, batch):
-    return self.module.init(key, batch)['params'], {}
+    return modules.init(self.module, key, batch, train=False)
 
   def embed(self, params, state, batch, key, rows):
-    del key, rows  # nothing is random
-    return self._apply(params, batch), state
-
-  def _apply(self, params, batch):
-    return self.module.apply({'params': params}, batch)
+    del rows  # Sentences have no random views.
+    return modules.train(self.module, params, state, batch, key=key)
 
   def loss(self, embeddings, state, batch, step):
     losses = hcl_jax.quick_thoughts_loss(
@@ -65,14 +65,12 @@ class QuickThoughts:
     return {'beta': self.beta(step), 'clamp_fraction': share}
 
   def features(self, params, state, batch, keys=None):
-    del keys  # sentences are not augmented
-    return jnp.concatenate(
-        [_unit(z) for z in self._apply(params, batch)], axis=-1
-    )
+    towers = self.compared(params, state, batch, keys)
+    return jnp.concatenate([_unit(z) for z in towers], axis=-1)
 
   def compared(self, params, state, batch, keys=None):
-    del keys
-    return self._apply(params, batch)
+    del keys  # sentences are not augmented
+    return self.module.apply({'params': params, **state}, batch, train=False)
 
 
 def create(
@@ -91,10 +89,27 @@ def create(
       )
   }  # fmt: skip
   return QuickThoughts(
-      module=gru.SentenceEncoders(vocabulary_size, **config.model),
+      module=create_encoders(config, vocabulary_size),
       beta=config_lib.beta_schedule(loss, total_steps, steps_per_epoch),
       loss_options={**options, 'clip_scale': loss.clip_scale or None},
   )
+
+
+def create_encoders(
+    config: fields_lib.Config, vocabulary_size: int
+) -> nn.Module:
+  """Makes both encoders, for so many words."""
+  if not own_code.named(config):
+    return gru.SentenceEncoders(vocabulary_size, **config.model)
+  left, right = (
+      own_code.create(config, _rows_of_output, vocabulary_size=vocabulary_size)
+      for _ in range(2)
+  )
+  return gru.Towers(left, right)
+
+
+def _rows_of_output(batch):
+  return {'embeddings': len(batch.index)}
 
 
 def _unit(z):

@@ -33,7 +33,7 @@ MAY_CHANGE = (
 
 # Fields that runs of earlier versions lack, and what they had in effect; the
 # domain follows from the task.
-MAY_APPEAR = {'domain': ..., 'train.init_from': ''}
+MAY_APPEAR = {'domain': ..., 'model.encoder': '', 'train.init_from': ''}
 
 # A continued sweep may differ in these; scores of all members are by the same
 # evaluation.

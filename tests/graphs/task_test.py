@@ -23,7 +23,7 @@ _STEP = np.int32(0)
 
 def _task(beta=1.0, **knobs):
   with_prior = knobs.get('prior_weight', 0) > 0
-  module = gin.InfoGraph(width=4, num_layers=2, with_prior=with_prior)
+  module = gin.InfoGraph(gin.Gin(4, 2), with_prior)
   return infograph.InfoGraph(module, lambda step: beta, **knobs)
 
 
@@ -171,7 +171,7 @@ class InfoGraphTaskTest(parameterized.TestCase):
         'loss.beta': 2.0, 'loss.annealing': 'down', 'model.width': 8,
     })  # fmt: skip
     task = infograph.create(config, total_steps=90, steps_per_epoch=9)
-    self.assertEqual(task.module, gin.InfoGraph(8, 3, with_prior=True))
+    self.assertEqual(task.module, gin.InfoGraph(gin.Gin(8, 3), with_prior=True))
     self.assertEqual((task.variant, task.tau_plus), ('released', None))
     expected = hcl_jax.schedules.anneal(2.0, 90, 9)
     for step in (0, 45, 89):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hcl_jax
+from hcl_jax.images import config as image_config
 from hcl_jax.images import task as image_tasks
 from hcl_jax.training import task as task_lib
 from tests.support import tiny
@@ -34,6 +35,25 @@ class RowKeysTest(absltest.TestCase):
     np.testing.assert_array_equal(all_keys[3:5], some)
     flat = {tuple(map(int, key)) for key in all_keys.reshape(-1, 2)}
     self.assertLen(flat, 2 * _ROWS)
+
+
+class TransformerTest(absltest.TestCase):
+
+  def test_evaluated_images_may_have_another_size(self):
+    config = image_config.simclr()
+    config.update_from_flattened_dict(
+        {'model.name': 'vit_tiny', 'augment.size': 8}
+    )
+    batch = {'image': np.zeros((2, 12, 12, 3), np.uint8)}
+    shapes = []
+    for size in (0, 16):
+      config.evaluate.image_size = size
+      task = image_tasks.create(config, total_steps=1, steps_per_epoch=1)
+      params, state = jax.eval_shape(task.init, _KEY, batch)
+      shapes.append(jax.tree.map(lambda x: x.shape, params))
+      features = jax.eval_shape(task.features, params, state, batch)
+      self.assertEqual(features.shape, (2, 128))
+    self.assertEqual(*shapes)
 
 
 class SimclrTest(parameterized.TestCase):

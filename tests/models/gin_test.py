@@ -124,7 +124,8 @@ class GinTest(parameterized.TestCase):
 
   def test_sizes_and_initialisation_are_the_released_ones(self):
     batch = tu.random_graphs(num_features=7).batch(_ROWS)
-    variables = gin.InfoGraph().init(jax.random.key(0), batch, train=False)
+    module = gin.InfoGraph(gin.Gin())
+    variables = module.init(jax.random.key(0), batch, train=False)
     sizes = jax.tree.map(lambda x: x.size, variables['params'])
     total = lambda tree: sum(jax.tree.leaves(tree))  # noqa: E731
     linear = lambda a, b: (a + 1) * b  # noqa: E731
@@ -161,7 +162,7 @@ class SharedRowsTest(parameterized.TestCase):
   @parameterized.parameters('paper', 'released', 'infograph')
   def test_nodes_that_share_a_row_change_nothing(self, variant):
     graphs = tu.random_graphs(num_features=2)
-    module = gin.InfoGraph(width=8, num_layers=2)
+    module = gin.InfoGraph(gin.Gin(8, 2))
     plain = graphs.batch(range(16))
     shared = graphs.colored(2).batch(range(16))
     num_rows = (shared.node_counts > 0).sum()
@@ -181,7 +182,7 @@ class InfoGraphTest(parameterized.TestCase):
   def test_heads_match_numpy(self):
     graphs = tu.random_graphs()
     batch = graphs.batch(_ROWS)
-    module = gin.InfoGraph(width=4, num_layers=2)
+    module = gin.InfoGraph(gin.Gin(4, 2))
     variables = _variables(module, batch)
     features, local, pooled = module.apply(variables, batch, train=False)
     inner = {name: tree['encoder'] for name, tree in variables.items()}
@@ -199,7 +200,7 @@ class InfoGraphTest(parameterized.TestCase):
 
   def test_discriminator_matches_numpy(self):
     batch = tu.random_graphs().batch(_ROWS)
-    module = gin.InfoGraph(width=4, num_layers=2, with_prior=True)
+    module = gin.InfoGraph(gin.Gin(4, 2), with_prior=True)
     variables = _variables(module, batch)
     x = np.random.default_rng(0).random((5, 8), np.float32)
     logits = module.apply(variables, x, method='discriminate')
@@ -216,7 +217,7 @@ class PaddingTest(parameterized.TestCase):
   def test_padding_changes_nothing(self, variant):
     graphs = tu.random_graphs()
     rows = [*range(16)]
-    module = gin.InfoGraph(width=8, num_layers=2)
+    module = gin.InfoGraph(gin.Gin(8, 2))
     variables = _variables(module, graphs.batch(rows))
     step = _make_step(module, variables, variant)
 

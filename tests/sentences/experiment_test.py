@@ -330,7 +330,9 @@ class SentenceTasksTest(SentenceTest):
     encoders = sentence_evaluate.Encoders(
         experiment.task, params, experiment.data.train.vocabulary
     )
-    expanded = sentence_evaluate.with_word_vectors(encoders, [task], str(path))
+    config = experiment.config.copy_and_resolve_references()
+    config.evaluate.word_vectors = str(path)
+    expanded = sentence_evaluate.with_word_vectors(encoders, [task], config)
     self.assertEqual(expanded.vocabulary.words, [*words, 'new'])
     features = {}
     for name, x in {'before': encoders, 'after': expanded}.items():

@@ -382,6 +382,25 @@ class LimitsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f"'{split}' has images without"):
       image_config.check_labels(config, labels)
 
+  @parameterized.parameters(
+      ({}, (32, 48), None),
+      ({'augment.size': 40}, (32, 32), r'augment.size .* of 16.*got 40'),
+      ({}, (32, 40), 'evaluate.image_size .*got 0, for images of 32 x 40'),
+      ({'evaluate.image_size': 48}, (32, 40), None),
+      ({'evaluate.image_size': 50}, (32, 32), 'evaluate.image_size .*got 50'),
+      ({'evaluate.image_size': 50, 'model.name': 'resnet18'}, (9, 9), None),
+      ({'evaluate.image_size': 50, 'model.encoder': 'a:b'}, (9, 9), None),
+  )
+  def test_patches_must_fit(self, fields, shape, message):
+    config = image_config.simclr()
+    config.update_from_flattened_dict({'model.name': 'vit_s16', **fields})
+    image_config.check(config)
+    if message is None:
+      image_config.check_size(config, (*shape, 3))
+    else:
+      with self.assertRaisesRegex(ValueError, message):
+        image_config.check_size(config, (*shape, 3))
+
 
 class OlderRunsTest(absltest.TestCase):
 
