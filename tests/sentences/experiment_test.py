@@ -93,7 +93,7 @@ class SentenceLoopTest(SentenceTest):
       self.assertIn(checkpoints.best_step(), (6, 12, 18))
     table = train.report(experiment, {'last step': scores})
     self.assertRegex(table, '72 sentences, 18 steps of 24, seed 0; 72 valid')
-    self.assertRegex(table, r'%  +\d\.\d{4}$')  # the loss is no share
+    self.assertRegex(table, r'%  +\d\.\d{4} ± \d\.\d{4}\n')  # no share
     json.dumps(scores)
 
   def test_stopped_and_resumed_is_uninterrupted(self):

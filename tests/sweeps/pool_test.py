@@ -126,10 +126,13 @@ class CommandTest(absltest.TestCase):
     self.assertEqual(err.count('loss=nan. Its batch is in'), 2, err)
     self.assertIn('(4 of 4 runs are finished)', err)
     self.assertRegex(err, r'loss.beta=1.0, .*=0.01: step 16/16 \(100 %\)')
-    for line in err.splitlines():
+    data, _, warning, *lines = err.splitlines()
+    self.assertStartsWith(data, 'sentences/toy: 192 sentences')
+    self.assertStartsWith(warning, 'warning: only 48 sentences are scored')
+    for line in lines:
       if not re.match(r'E\d{4} .*cpu_aot_loader', line):  # of XLA in jaxlib 0.9
         self.assertRegex(line, r'loss.beta=[01]\.0, optimizer.learning_rate=')
-    self.assertRegex(out, r'\| 1\.0 \| 0\.01 \| 1 \| \d+\.\d\d \|')
+    self.assertRegex(out, r'\| 1\.0 \| 0\.01 \| 1 \| \d+\.\d\d ± \d+\.\d\d \|')
 
   def test_a_death_a_stop_and_the_rest(self):
     flags = '--config.train.epochs=60', '--sweep.seed=0:2'
