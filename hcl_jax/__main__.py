@@ -3,6 +3,7 @@
 
 import ast
 import pathlib
+import os
 import runpy
 import sys
 
@@ -41,6 +42,9 @@ def main() -> int | None:
     return 2
   sys.argv = [f'hcl_jax {name}', *arguments]
   _extras.explain_to_commands()
+  # A configuration may name code of the working folder, which "python -m" finds
+  # and a console script does not.
+  sys.path.append(os.getcwd())
   runpy.run_module(COMMANDS[name], run_name='__main__', alter_sys=True)
 
 

@@ -30,7 +30,10 @@ def inputs(graphs: graph_data.Graphs) -> dict[str, Any]:
 def with_shared_rows(
     config: ml_collections.ConfigDict, graphs: graph_data.Graphs
 ) -> graph_data.Graphs:
-  """Merges rows of nodes that GIN cannot tell apart; others may do so."""
+  """Merges rows of nodes that the GIN cannot tell apart.
+
+  An encoder of one's own may tell them apart, so it gets a row for each node.
+  """
   if own_code.named(config):
     return graphs
   return graphs.colored(config.model.num_layers)

@@ -45,7 +45,7 @@ def pooled_nnx(config, rngs):
 
 
 class Degrees(nn.Module):
-  """Nodes and the means of their graphs, without their edges."""
+  """Nodes and their sums over graphs, without edges."""
 
   @nn.compact
   def __call__(self, batch, *, train):
