@@ -2,8 +2,8 @@
 """Runs a command: ``hcl_jax COMMAND``, or ``python -m hcl_jax COMMAND``."""
 
 import ast
-import pathlib
 import os
+import pathlib
 import runpy
 import sys
 
