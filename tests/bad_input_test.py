@@ -128,8 +128,10 @@ class BadInputTest(parameterized.TestCase):
     before = _contents()
     done = _run(module, *arguments)
     self.assertEqual(done.status, 2, done.err)
-    self.assertLen(done.err.splitlines(), 1, done.err)
-    self.assertStartsWith(done.err, f'hcl_jax.{module}: ')
+    # What takes long is said on a slow machine.
+    lines = [x for x in done.err.splitlines() if not x.endswith(' ...')]
+    self.assertLen(lines, 1, done.err)
+    self.assertStartsWith(lines[0], f'hcl_jax.{module}: ')
     self.assertRegex(done.err, message)
     self.assertNotIn('Traceback', done.err)
     self.assertEqual(_contents(), before)

@@ -70,7 +70,7 @@ class ToyRoomTest(commands.CommandsTest):
     self.assertEqual(done.status, 0, done.err)
     self.assertTrue((self.root / 'whole/analysis/report.html').is_file())
 
-    self._check_embeddings(self.root / 'whole', found['step'])
+    self._check_embeddings(self.root / 'whole', 80)
 
   def _check_embeddings(self, workdir, step):
     with self.assertRaisesRegex(ValueError, 'names code of its own'):

@@ -37,8 +37,11 @@ def run(name: str, benches: Mapping[str, Bench]) -> None:
           f'expected one sub-command of: {", ".join(benches)}; got '
           f'{" ".join(arguments) or "none"}.'
       )
-    command_lib.check_devices()
-    benches[arguments[0]].command()
+    try:
+      benches[arguments[0]].command()
+    except (RuntimeError, AssertionError):
+      command_lib.check_devices()  # Not before: a bench may ask for devices.
+      raise
 
   # absl prints the docstring of this module, %-formatted, for --help.
   text = describe(name, benches).replace('%', '%%')

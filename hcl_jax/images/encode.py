@@ -47,14 +47,7 @@ def make(
       progress: encoder_lib.ShowProgress,
   ) -> np.ndarray:
     images = _read_rows(rows, shape)
-    done = 0
-
-    def poll():
-      nonlocal done
-      progress(min(done, len(images)))
-      done += config.evaluate.batch_size
-
-    found = features.compute(state, images, poll)
+    found = features.compute(state, images, lambda done, *_: progress(done))
     progress(len(images))
     return found
 

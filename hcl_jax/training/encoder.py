@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
+import tempfile
 from typing import Any
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hcl_jax.runs import progress as progress_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
 from hcl_jax.training import optimizer as optimizer_lib
@@ -87,6 +89,35 @@ class Encoder:
     """
     return self.parts.read(pathlib.Path(path))
 
+  def embed_file(
+      self, source: str | os.PathLike, output: str | os.PathLike
+  ) -> str:
+    """Embeds what is in a file or folder, and shows progress.
+
+    Args:
+      source: file or folder, as :meth:`read` takes it.
+      output: file to write, ``'FILE.npz'``: ``embeddings``, float32 ``[rows,
+        dim]``, and ``names``. It is written whole or not at all.
+
+    Returns:
+      A line on what was written.
+
+    Raises:
+      ValueError: the rows or an argument are unsuitable.
+      OSError: something cannot be found, read or written.
+    """
+    output = check_output(output)
+    rows, names = self.read(source)
+    unit = self.parts.unit
+    with progress_lib.Progress(len(names), label='embed', unit=unit) as shown:
+      embeddings = self(rows, progress=shown.update)
+    _write(output, embeddings, names)
+    count, dim = embeddings.shape
+    return (
+        f'written to {output}: embeddings of {count} {unit}, {dim} numbers '
+        f'each, by step {self.step}'
+    )
+
   @property
   def inputs(self) -> Mapping[str, Any]:
     """Returns what had to be known of the data trained on."""
@@ -108,6 +139,35 @@ class Encoder:
     return task_lib.variables(
         self.parts.task, self.params, self.state.task_state
     )
+
+
+def check_output(path: str | os.PathLike) -> pathlib.Path:
+  """Raises a ValueError or OSError now, not when all is computed."""
+  path = pathlib.Path(path)
+  if path.suffix != '.npz':
+    raise ValueError(f'--output must end in .npz, got {path}.')
+  if path.is_dir():
+    raise IsADirectoryError(f'--output must be a file; {path} is a folder.')
+  if not os.access(path.absolute().parent, os.W_OK):
+    raise PermissionError(
+        f'--output={path}: {path.absolute().parent} is no folder that can be '
+        'written.'
+    )
+  return path
+
+
+def _write(path: pathlib.Path, embeddings: np.ndarray, names: Sequence[str]):
+  """Writes the file whole or not at all."""
+  with tempfile.NamedTemporaryFile(
+      dir=path.absolute().parent, suffix='.npz', delete=False
+  ) as file:
+    try:
+      np.savez(file, embeddings=embeddings, names=np.array(names, dtype=str))
+      file.close()
+      os.replace(file.name, path)
+    except BaseException:
+      os.unlink(file.name)
+      raise
 
 
 def restore(

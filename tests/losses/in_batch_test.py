@@ -96,10 +96,9 @@ class SimclrLossTest(testing.LossTest):
         expected, *expected_grads = reference.simclr(
             z1, z2, floor=floor, **knobs
         )
-        # Half of the negative sum is taken away in the last case.
-        self.assert_close(values, expected, 3e-5)
+        self.assert_close(values, expected)
         self.assert_same_gradient(
-            grads, tuple(np.array(g) for g in expected_grads), 3e-5
+            grads, tuple(np.array(g) for g in expected_grads), 1e-5
         )
 
   @chex.variants(with_pmap=True)
@@ -589,9 +588,10 @@ class InBatchLossTest(testing.LossTest):
         expected, *expected_grads = reference.in_batch(
             anchors, positives, negatives=negatives, **structure, **knobs
         )
-        self.assert_close(values, expected)
+        # Half of the negative sum is taken away in the last case.
+        self.assert_close(values, expected, 3e-5)
         self.assert_same_gradient(
-            grads, tuple(np.array(g) for g in expected_grads), 1e-5
+            grads, tuple(np.array(g) for g in expected_grads), 3e-5
         )
 
   @parameterized.parameters(((3, 4),), ((7, 2, 4),))
