@@ -73,7 +73,8 @@ def _model(experiment):
   state = jax.eval_shape(rules.create_state, experiment.example)
   count = sum(x.size for x in jax.tree.leaves(state.params))
   fields = experiment.config.get('model') or {}
-  words = [fields[name] for name in ('name', 'encoder') if fields.get(name)]
+  name = fields.get('encoder') or fields.get('name')  # Yours replaces ours.
+  words = [name] if name else []
   words += _named({
       name: value
       for name, value in fields.items()

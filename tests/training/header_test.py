@@ -26,6 +26,15 @@ class HeaderTest(parameterized.TestCase):
     self.assertRegex(model, r'^\d+ devices? \(.+\); .+; [\d,]+ parameters$')
     self.assertStartsWith(loss, 'loss: ')
 
+  @parameterized.parameters(('', 'small'), ('my:net', 'my:net'))
+  def test_your_encoder_stands_for_the_model(self, encoder, shown):
+    experiment = _experiment()
+    config = experiment.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.model.name, config.model.encoder = 'small', encoder
+    experiment = dataclasses.replace(experiment, config=config)
+    self.assertIn(f' of {shown}, ', header.lines(experiment)[1])
+
   def test_the_loss_has_beta_over_temperature(self):
     experiment = _experiment(**{'loss.beta': 1.0, 'loss.temperature': 0.2})
     self.assertRegex(
