@@ -71,8 +71,8 @@ def open_finder(workdir: pathlib.Path) -> Any:
   except ValueError:
     raise ValueError(
         "--workdir must be a run of a domain that has a module 'nearest'; got "
-        f'one of {domain!r}, which has none. hcl_jax embed writes embeddings of '
-        'every domain.'
+        f'one of {domain!r}, which has none. hcl_jax embed writes embeddings '
+        'of every domain.'
     ) from None
   nearest.configure(config)
   if _DATA_DIR.value is not None:
