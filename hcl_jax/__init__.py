@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contrastive learning with hard negative samples, in JAX.
 
-Losses and schedules load at once; other packages load when they are used.
+Losses, schedules and chunked gradients load at once; other packages load when
+they are used.
 """
 
 import importlib
@@ -11,6 +12,7 @@ from typing import Any
 from hcl_jax import _extras
 from hcl_jax import losses
 from hcl_jax import schedules
+from hcl_jax.chunking import chunked_value_and_grad
 from hcl_jax.losses import clipped_beta
 from hcl_jax.losses import debiased_nce_loss
 from hcl_jax.losses import hard_nce_loss
@@ -47,7 +49,7 @@ _FUNCTIONS = {
     'read_config': 'configurations',
 }
 
-__all__ = (*losses.__all__, 'losses', 'schedules')
+__all__ = (*losses.__all__, 'chunked_value_and_grad', 'losses', 'schedules')
 
 if sys.argv[:1] == ['-m']:  # python -m hcl_jax.COMMAND, not imported yet
   _extras.explain_to_commands()

@@ -22,6 +22,7 @@ _BENCHMARKS = _ROOT.parent / 'benchmarks'
 # A module may import from lower layers and from its own package.
 _LAYERS = {
     '_checks': 0, '_extras': 0, '_vectors': 0, 'losses': 0, 'schedules': 0,
+    'chunking': 0,
     'augment': 1, 'momentum': 1, 'models': 1, 'storage': 1, 'runs': 1,
     'evaluation': 1, 'analysis': 1, 'theory': 1,
     'training': 2,
@@ -34,7 +35,7 @@ _LAYERS = {
 }  # fmt: skip
 _SIBLINGS = {
     ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),
-    ('schedules', '_checks'), ('runs', 'storage'),
+    ('schedules', '_checks'), ('chunking', '_checks'), ('runs', 'storage'),
     ('theory', 'analysis'), ('hosts', 'command'),
     ('configurations', 'command'),
 }  # fmt: skip
@@ -209,8 +210,9 @@ class LayersTest(parameterized.TestCase):
     result = doctest.testmod(importlib.import_module(f'hcl_jax.losses.{name}'))
     self.assertEqual(result.failed, 0)
 
-  def test_examples_of_schedules(self):
-    result = doctest.testmod(hcl_jax.schedules)
+  @parameterized.parameters('schedules', 'chunking')
+  def test_examples_of(self, name):
+    result = doctest.testmod(importlib.import_module(f'hcl_jax.{name}'))
     self.assertGreater(result.attempted, 0)
     self.assertEqual(result.failed, 0)
 

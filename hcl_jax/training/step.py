@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hcl_jax import chunking
 from hcl_jax import models
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import task as task_lib
@@ -249,56 +250,55 @@ def _chunked_step(build, size, pmap, join, options):
   Chunks are a loop in Python over compiled functions, because XLA runs
   convolutions inside a compiled loop many times slower on a CPU.
   """
+  parts = _make_parts(build)
   embed = pmap(
-      _built(build, _embed_chunk),
-      in_axes=(_REPLICATED, _REPLICATED, _CHUNK_AXES),
+      parts.embed,
+      in_axes=(_REPLICATED, _REPLICATED, _CHUNK_AXES, *_REST_AXES),
       out_axes=(_SPLIT, _REPLICATED),
   )
-  differentiate = _compiled(_map_loss(_built(build, _loss_of_chunks), pmap))
   backpropagate = pmap(
-      _built(build, _backpropagate_chunk),
-      in_axes=(_REPLICATED, _SPLIT, _REPLICATED, _CHUNK_AXES, _SPLIT),
+      parts.backpropagate,
+      in_axes=(
+          _SPLIT, _REPLICATED, _REPLICATED, _CHUNK_AXES, _SPLIT, *_REST_AXES
+      ),
       out_axes=_SPLIT,
-      donate_argnums=1,
-  )
+      donate_argnums=0,
+  )  # fmt: skip
   finish = pmap(
       _built(build, _finish_chunks),
       in_axes=(_REPLICATED, _REPLICATED, _SPLIT, _SPLIT, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
       donate_argnums=1,
   )
-  zeros = pmap(
-      lambda _, params: jax.tree.map(jnp.zeros_like, params),
-      in_axes=(_SPLIT, _REPLICATED),  # pmap wants something that is split
-      out_axes=_SPLIT,
+  parts = chunking.Parts(
+      _compiled(embed, options),
+      _compiled(_map_loss(parts.differentiate, pmap)),
+      _compiled(backpropagate, options),
   )
-  embed = _compiled(embed, options)
-  backpropagate = _compiled(backpropagate, options)
-  finish, zeros = _compiled(finish), _compiled(zeros)
+  finish = _compiled(finish)
 
   def step(hyperparameters, state, batch):
     rows = batch['index'].shape[1]
-    starts = range(0, rows, size)
     chunks = [
         _Chunk(
             join({k: x[:, start : start + size] for k, x in batch.items()}),
             start,
             rows,
         )
-        for start in starts
+        for start in range(0, rows, size)
     ]
     labels = join({name: batch[name] for name in _READ_BY_LOSS})
-    embeddings, new = [], state
-    for chunk in chunks:
-      z, task_state = embed(hyperparameters, new, chunk)
-      new = new.replace(task_state=task_state)
-      embeddings.append(z)
-    loss, cotangents = differentiate(
-        hyperparameters, embeddings, state.task_state, labels, state.step
+    loss, grads, task_state, embeddings = chunking.run_parts(
+        parts,
+        state.params,
+        state.task_state,
+        chunks,
+        labels,
+        hyperparameters,
+        state.task_state,
+        state.step,
     )
-    grads = zeros(loss, state.params)
-    for chunk, ct in zip(chunks, cotangents, strict=True):
-      grads = backpropagate(hyperparameters, grads, state, chunk, ct)
+    new = state.replace(task_state=task_state)
     return finish(hyperparameters, new, labels, embeddings, (loss, grads))
 
   return step
@@ -319,24 +319,26 @@ class _Chunk(NamedTuple):
 
 
 _CHUNK_AXES = _Chunk(_SPLIT, _REPLICATED, _REPLICATED)
+_REST_AXES = (_REPLICATED,) * 3  # hyperparameters, state of the loss, step
 
 
-def _embed_chunk(rules, state, chunk):
-  rows = _global_rows(*chunk)
-  key = rules.key(state.step)
-  return rules.task.embed(
-      state.params, state.task_state, chunk.batch, key, rows
-  )
+def _make_parts(build):
+  """Makes what is done with chunks, to be mapped over devices."""
 
+  def embed(params, task_state, chunk, hyperparameters, _, step):
+    def of_rules(rules):
+      rows, key = _global_rows(*chunk), rules.key(step)
+      return rules.task.embed(params, task_state, chunk.batch, key, rows)
 
-def _loss_of_chunks(rules, chunks, task_state, batch, step):
-  """Returns the loss, and its derivative by each chunk's embeddings."""
+    return _built(build, of_rules)(hyperparameters)
 
-  def local_mean(chunks):
-    whole = _concatenate(chunks)
-    return rules.task.loss(whole, task_state, batch, step).mean()
+  def local_mean(_, embeddings, batch, hyperparameters, task_state, step):
+    def of_rules(rules):
+      return rules.task.loss(embeddings, task_state, batch, step).mean()
 
-  return jax.value_and_grad(local_mean)(chunks)
+    return _built(build, of_rules)(hyperparameters)
+
+  return chunking.make_parts(embed, local_mean)
 
 
 def _map_loss(function, pmap):
@@ -345,29 +347,17 @@ def _map_loss(function, pmap):
   batch_axes = dict.fromkeys(_READ_BY_LOSS, _SPLIT)
   return pmap(
       function,
-      in_axes=(_REPLICATED, _SPLIT, _REPLICATED, batch_axes, _REPLICATED),
-      out_axes=(_SPLIT, _SPLIT),
+      in_axes=(_REPLICATED, _SPLIT, batch_axes, *_REST_AXES),
+      out_axes=(_SPLIT, _SPLIT, _SPLIT),
   )
-
-
-def _backpropagate_chunk(rules, grads, state, chunk, cotangents):
-  def embed(params):
-    return _embed_chunk(rules, state.replace(params=params), chunk)[0]
-
-  _, transpose = jax.vjp(embed, state.params)
-  return jax.tree.map(jnp.add, grads, transpose(cotangents)[0])
 
 
 def _finish_chunks(rules, state, batch, embeddings, gradient):
   loss, grads = jax.lax.pmean(gradient, task_lib.AXIS)
-  embeddings = _concatenate(embeddings)
+  embeddings = chunking.concatenate(embeddings)
   return _finish(
       rules, state, batch, loss=loss, grads=grads, embeddings=embeddings
   )
-
-
-def _concatenate(chunks):
-  return jax.tree.map(lambda *x: jnp.concatenate(x), *chunks)
 
 
 def make_loss(
@@ -381,11 +371,14 @@ def make_loss(
     a leading axis of devices; the loss is each device's own mean, whose average
     is the global one.
   """
-  rules = Rules(task, optax.identity(), seed=0)
-  mapped = _map_loss(
-      lambda _, *args: _loss_of_chunks(rules, *args), _mapper(devices)
-  )
-  return functools.partial(mapped, {})
+  parts = _make_parts(lambda _: Rules(task, optax.identity(), seed=0))
+  mapped = _map_loss(parts.differentiate, _mapper(devices))
+
+  def call(chunks, task_state, batch, step):
+    loss, _, cotangents = mapped({}, chunks, batch, {}, task_state, step)
+    return loss, cotangents
+
+  return call
 
 
 def make_features(

@@ -129,6 +129,15 @@ class ChunksTest(parameterized.TestCase):
     np.testing.assert_allclose(losses, whole, rtol=1e-5)
     chex.assert_trees_all_close(other.params, state.params, atol=1e-5)
 
+  @parameterized.parameters(tiny.simclr_task, tiny.moco_task)
+  def test_chunks_without_norm(self, task):
+    """Rows that are treated separately, with a gradient."""
+    whole, state = _run(task, 'none', devices=2)
+    losses, other = _run(task, 'none', devices=2, chunk=4)
+    self.assertGreater(np.ptp(whole), 1e-3)
+    np.testing.assert_allclose(losses, whole, rtol=1e-5)
+    chex.assert_trees_all_close(other.params, state.params, atol=1e-5)
+
   def test_chunks_of_moco(self):
     whole, state = _run(tiny.moco_task, 'group', devices=2)
     losses, other = _run(tiny.moco_task, 'group', devices=2, chunk=4)
