@@ -79,7 +79,7 @@ class GradientTest(testing.LossTest):
     expected = _whole(_embed, _in_batch)(*args)
     for name in expected[1]:  # the temperature is learned too
       self.assertGreater(np.abs(expected[1][name]).max(), 1e-3, name)
-    for size in (6, 99):  # 6 leaves 4 rows
+    for size in (6,) if jit else (6, 99):  # 6 leaves 4 rows
       step = hcl_jax.chunked_value_and_grad(_embed, _in_batch, size, scan=scan)
       self.assert_same((jax.jit(step) if jit else step)(*args), expected)
 
@@ -277,7 +277,7 @@ class DevicesTest(testing.LossTest):
 
 
 def _embed_deep(params, batch):
-  for _ in range(6):
+  for _ in range(4):
     batch = jnp.tanh(jnp.matmul(batch, params))
   return {'z': batch[:, :4]}
 
