@@ -6,6 +6,7 @@ from benchmarks import checkpoint
 from benchmarks import data_flags
 from benchmarks import graph
 from benchmarks import loss
+from benchmarks import mining
 from benchmarks import scale
 from benchmarks import soak
 from benchmarks import sweep
@@ -21,6 +22,7 @@ BENCHES = {
     'checkpoint': cli.Bench(checkpoint.command, (checkpoint, steps)),
     'graph': cli.Bench(graph.command, (graph, data_flags)),
     'loss': cli.Bench(loss.command, (own_loss,)),
+    'mining': cli.Bench(mining.command, (mining,)),
     'scale': cli.Bench(scale.command, (scale,)),
     'soak': cli.Bench(soak.command, (soak, data_flags)),
     'sweep': cli.Bench(sweep.command, (sweep, data_flags)),

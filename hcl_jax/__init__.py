@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contrastive learning with hard negative samples, in JAX.
 
-Losses, schedules and chunked gradients load at once; other packages load when
-they are used.
+Losses, mining, schedules and chunked gradients load at once; other packages
+load when they are used.
 """
 
 import importlib
@@ -24,6 +24,7 @@ from hcl_jax.losses import quick_thoughts_clamp_fraction
 from hcl_jax.losses import quick_thoughts_loss
 from hcl_jax.losses import simclr_loss
 from hcl_jax.losses import supcon_loss
+from hcl_jax.mining import mine_hard_negatives
 
 __version__ = '0.1.0'
 
@@ -49,7 +50,13 @@ _FUNCTIONS = {
     'read_config': 'configurations',
 }
 
-__all__ = (*losses.__all__, 'chunked_value_and_grad', 'losses', 'schedules')
+__all__ = (
+    *losses.__all__,
+    'chunked_value_and_grad',
+    'losses',
+    'mine_hard_negatives',
+    'schedules',
+)
 
 if sys.argv[:1] == ['-m']:  # python -m hcl_jax.COMMAND, not imported yet
   _extras.explain_to_commands()

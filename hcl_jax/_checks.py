@@ -94,13 +94,19 @@ def enough_pairs(pairs: int, what: str = 'pairs') -> None:
     )
 
 
-def labels(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
-  """Reads an integer array with one value per example."""
+def integers(name: str, array: Any) -> jax.Array:
+  """Reads an integer array."""
   array = _array(name, array, 'an integer array')
   if not jnp.issubdtype(array.dtype, jnp.integer):
     raise ValueError(
         f'{name} must be an integer array; got dtype {array.dtype}.'
     )
+  return array
+
+
+def labels(name: str, array: Any, shape: tuple[int, ...]) -> jax.Array:
+  """Reads an integer array with one value per example."""
+  array = integers(name, array)
   if array.shape != shape:
     raise ValueError(
         f'{name} must have shape {shape}, one per example; got {array.shape}.'

@@ -21,8 +21,8 @@ _BENCHMARKS = _ROOT.parent / 'benchmarks'
 
 # A module may import from lower layers and from its own package.
 _LAYERS = {
-    '_checks': 0, '_extras': 0, '_vectors': 0, 'losses': 0, 'schedules': 0,
-    'chunking': 0,
+    '_blocks': 0, '_checks': 0, '_devices': 0, '_extras': 0, '_vectors': 0,
+    'chunking': 0, 'losses': 0, 'mining': 0, 'schedules': 0,
     'augment': 1, 'momentum': 1, 'models': 1, 'storage': 1, 'runs': 1,
     'evaluation': 1, 'analysis': 1, 'theory': 1,
     'training': 2,
@@ -34,7 +34,9 @@ _LAYERS = {
     'bench': 7, 'nearest': 7, 'embed': 7, 'doctor': 7, '__main__': 7,
 }  # fmt: skip
 _SIBLINGS = {
-    ('_checks', '_vectors'), ('losses', '_checks'), ('losses', '_vectors'),
+    ('_checks', '_vectors'), ('losses', '_blocks'), ('losses', '_checks'),
+    ('losses', '_devices'), ('losses', '_vectors'), ('mining', '_blocks'),
+    ('mining', '_checks'), ('mining', '_devices'), ('mining', '_vectors'),
     ('schedules', '_checks'), ('chunking', '_checks'), ('runs', 'storage'),
     ('theory', 'analysis'), ('hosts', 'command'),
     ('configurations', 'command'),
@@ -210,7 +212,7 @@ class LayersTest(parameterized.TestCase):
     result = doctest.testmod(importlib.import_module(f'hcl_jax.losses.{name}'))
     self.assertEqual(result.failed, 0)
 
-  @parameterized.parameters('schedules', 'chunking')
+  @parameterized.parameters('chunking', 'mining', 'schedules')
   def test_examples_of(self, name):
     result = doctest.testmod(importlib.import_module(f'hcl_jax.{name}'))
     self.assertGreater(result.attempted, 0)

@@ -513,3 +513,34 @@ def best_bin(positive, unlabelled, delta, gamma):
     if best is None or bound < best[0]:
       best = bound, q_u / q_p
   return best[1]
+
+
+# --- Mining -----------------------------------------------------------------
+
+
+def mine(queries, documents, k, skip=0, margin=None, positives=None):
+  """(indices, cosines) of hard negatives, by sorting all documents."""
+
+  def cosine(a, b):
+    a, b = np.float64(a), np.float64(b)
+    size = math.sqrt(a @ a) * math.sqrt(b @ b)
+    return a @ b / size if size else 0.0
+
+  indices, scores = [], []
+  for i, query in enumerate(queries):
+    own = [] if positives is None else np.ravel(positives[i])
+    own = [j for j in own if j != -1]
+    found = [
+        (-cosine(query, document), j)
+        for j, document in enumerate(documents)
+        if j not in own
+    ]
+    if margin is not None:
+      for j in own:
+        most = cosine(query, documents[j]) - margin
+        found = [x for x in found if -x[0] <= most]
+    found = sorted(found)[skip : skip + k]
+    found += [(math.inf, -1)] * (k - len(found))
+    indices.append([j for _, j in found])
+    scores.append([-score for score, _ in found])
+  return np.array(indices), np.array(scores)

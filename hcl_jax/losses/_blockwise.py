@@ -22,8 +22,9 @@ from jax.lax import stop_gradient
 import jax.numpy as jnp
 import numpy as np
 
+from hcl_jax import _blocks
+from hcl_jax import _devices
 from hcl_jax import _vectors
-from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
 from hcl_jax.losses import _tiles
 from hcl_jax.losses import tilting
@@ -74,7 +75,7 @@ def gram_negatives(
   labels = jnp.arange(batch, dtype=jnp.int32) if labels is None else labels
   ids = jnp.repeat(labels, 2, total_repeat_length=2 * batch)
   scan = _Scan(
-      block=2 * _tiles.even_block(batch, max(block // 2, 1)),
+      block=2 * _blocks.even_block(batch, max(block // 2, 1)),
       masked=masked,
       frozen=stop_gradient_weights,
   )
@@ -157,7 +158,7 @@ _gram = jax.custom_vjp(_gram_primal, nondiff_argnums=(4,))
 def _gram_tiles(z, ids, scan):
   """Returns blocks, pairs of different blocks, and masks of a tile."""
   n, block = z.shape[0], scan.block
-  blocks, id_blocks = _tiles.blocks(z, block), _tiles.blocks(ids, block)
+  blocks, id_blocks = _blocks.split(z, block), _blocks.split(ids, block)
   k = blocks.shape[0]
   row = np.arange(block)
   pair = row[:, None] == (row ^ 1)[None, :]
@@ -196,9 +197,9 @@ def _gram_fwd(z, ids, scale, beta, scan):
 
   _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
   folds = _tiles.visit(off, folds, *pairs)
-  folds = tilting.Fold(*(_tiles.unblock(folds[:, k], n) for k in range(5)))
+  folds = tilting.Fold(*(_blocks.join(folds[:, k], n) for k in range(5)))
   log_mean = tilting.log_mean(*folds[2:])
-  outputs = folds.peak, log_mean, folds.number, _tiles.unblock(positive, n)
+  outputs = folds.peak, log_mean, folds.number, _blocks.join(positive, n)
   return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
 
 
@@ -210,7 +211,7 @@ def _gram_bwd(scan, residuals, cotangents):
   transposed = jnp.swapaxes(blocks, 1, 2)
   side = _tiles.Side.of(cotangent, peak, low, log_mean)
   sides = side.in_blocks(scan.block)
-  positive = _tiles.blocks(positive_cotangent, scan.block)
+  positive = _blocks.split(positive_cotangent, scan.block)
 
   def diagonal(sums, i):
     zi = blocks[i]
@@ -251,7 +252,7 @@ def _gram_bwd(scan, residuals, cotangents):
   sums, rows = lax.scan(diagonal, sums, jnp.arange(blocks.shape[0]))
   columns = _devices.varying_as(jnp.zeros_like(transposed), z)
   sums, rows, columns = _tiles.visit(off, (sums, rows, columns), *pairs)
-  to_z = _tiles.unblock(rows + jnp.swapaxes(columns, 1, 2), n)
+  to_z = _blocks.join(rows + jnp.swapaxes(columns, 1, 2), n)
   to_scale = sums[0] + jnp.sum(cotangent * (1 - peak))
   return to_z, None, to_scale, sums[1]
 
@@ -292,20 +293,20 @@ class _ColumnTiles(NamedTuple):
 def _column_tiles(inputs, scan):
   rows, columns, _, row_ids, column_ids, where, _, _ = inputs
   n, block = columns.shape[0], scan.block
-  row_block, block = (_tiles.even_block(x, block) for x in (rows.shape[0], n))
-  row_blocks = _tiles.blocks(rows, row_block)
-  column_blocks = _tiles.blocks(columns, block)
+  row_block, block = (_blocks.even_block(x, block) for x in (rows.shape[0], n))
+  row_blocks = _blocks.split(rows, row_block)
+  column_blocks = _blocks.split(columns, block)
   k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
   index = jnp.arange(k_columns * block).reshape(k_columns, block)
   with_id = n
   if scan.masked:
     with_id = column_ids.shape[0]
-    row_ids = _tiles.blocks(row_ids, row_block)
+    row_ids = _blocks.split(row_ids, row_block)
     padding = (0, k_columns * block - with_id)
     column_ids = jnp.pad(column_ids, padding).reshape(k_columns, block)
   if where is not None:
     where = jnp.pad(where, ((0, 0), (0, k_columns * block - n)))
-    where = _tiles.blocks(where, row_block if where.shape[0] > 1 else 1)
+    where = _blocks.split(where, row_block if where.shape[0] > 1 else 1)
     where = where.reshape(*where.shape[:2], k_columns, block)
 
   def keep(i, j, visiting_ids):
@@ -357,7 +358,7 @@ def _columns_fwd(inputs, scan):
   carry = tiles.visiting, empty
   (_, folds), _ = _devices.scan_ring(ring_step, carry, scan.axis_name)
   folds = tilting.Fold(
-      *(_tiles.unblock(folds[:, k], rows.shape[0]) for k in range(5))
+      *(_blocks.join(folds[:, k], rows.shape[0]) for k in range(5))
   )
   if own is not None:
     mine = tilting.fold(own, scale, beta, None)
@@ -413,8 +414,8 @@ def _columns_bwd(scan, residuals, cotangents):
   (_, sums, to_rows, to_columns), _ = _devices.scan_ring(
       ring_step, carry, scan.axis_name
   )
-  to_rows = _tiles.unblock(to_rows, rows.shape[0])
-  to_columns = _tiles.unblock(jnp.swapaxes(to_columns, 1, 2), columns.shape[0])
+  to_rows = _blocks.join(to_rows, rows.shape[0])
+  to_columns = _blocks.join(jnp.swapaxes(to_columns, 1, 2), columns.shape[0])
   to_scale, to_beta = sums
   to_own = None
   if own is not None:

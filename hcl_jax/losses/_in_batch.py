@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hcl_jax import _checks
+from hcl_jax import _devices
 from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
-from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
 
 # Outside jit, JAX would run operation by operation and trace the scans over

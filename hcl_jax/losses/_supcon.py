@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hcl_jax import _checks
+from hcl_jax import _devices
 from hcl_jax import _vectors
-from hcl_jax.losses import _devices
 
 
 def supcon_loss(

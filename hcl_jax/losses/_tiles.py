@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of cosines: their folds, cotangents and blocks.
+"""Tiles of cosines: their folds and cotangents.
 
 A tile is folded relative to its running row peaks. If 1 + beta is so small for
 the temperature that no tilt of a cosine underflows, and the temperature is at
@@ -13,7 +13,8 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 
-from hcl_jax.losses import _devices
+from hcl_jax import _blocks
+from hcl_jax import _devices
 from hcl_jax.losses import tilting
 
 # Relative to the constant 1 an exponent (1 + beta) (c - 1) / t is at least
@@ -43,7 +44,8 @@ class Side(NamedTuple):
     """Returns stacked blocks, ``[k, 4, block]``; padding has cotangent 0."""
     padding = 0, 1, 1, 0
     padded = [
-        blocks(x, block, fill) for x, fill in zip(self, padding, strict=True)
+        _blocks.split(x, block, fill)
+        for x, fill in zip(self, padding, strict=True)
     ]
     return jnp.stack(padded, axis=1)
 
@@ -193,25 +195,6 @@ def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
 
 def _kept(values, keep):
   return values if keep is None else jnp.where(keep, values, 0)
-
-
-def even_block(n: int, block: int) -> int:
-  """Returns the smallest block that covers n in as many steps as ``block``."""
-  steps = -(-n // block)
-  return -(-n // steps)
-
-
-def blocks(x: jax.Array, block: int, fill=0) -> jax.Array:
-  """Splits ``[n, ...]`` into ``[k, block, ...]``, padded with ``fill``."""
-  k = -(-x.shape[0] // block)
-  padding = [(0, k * block - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
-  x = jnp.pad(x, padding, constant_values=fill)
-  return x.reshape(k, block, *x.shape[1:])
-
-
-def unblock(x: jax.Array, n: int) -> jax.Array:
-  """Joins blocks ``[k, block, ...]`` to ``[n, ...]``, without padding."""
-  return x.reshape(-1, *x.shape[2:])[:n]
 
 
 def nothing(shape, like) -> jax.Array:
