@@ -31,6 +31,10 @@ from hcl_jax.losses import _in_batch
 from hcl_jax.losses import _tiles
 
 _BELOW_COSINES = -2.0
+# Ways of computing a tile, by beta: all tilts are 1; drops may have an error of
+# an ulp, which beta magnifies to 4e-6 at most; drops are exact near the peak.
+_PLAIN, _TILTED, _EXACT = range(3)
+_MAX_BETA = 64.0
 
 
 def sigmoid_loss(
@@ -170,12 +174,13 @@ class _Terms(NamedTuple):
   tilt: jax.Array  # e^{beta scale below}; 0 where it does not count
 
 
-def _terms(c, peak, keep, hyperparameters, *, tilted=True):
+def _terms(c, peak, keep, hyperparameters, way):
   """Computes terms of cosines ``[rows, n]`` from ``peak``, ``[rows]``."""
   scale, bias, beta = hyperparameters
   peak = peak[:, None]
   # A masked cosine may be far above the peak: 0 * inf is NaN.
   below = _kept(c - peak, keep)
+  depth = scale * below
   logits, top = scale * c + bias, scale * peak + bias
   above = logits > 0
   # In this form the slopes at 0 are right, too.
@@ -183,16 +188,26 @@ def _terms(c, peak, keep, hyperparameters, *, tilted=True):
   rest = jnp.log1p(power)
   # A positive logit is above 0 by less than its peak: compute from `below`.
   drop = jnp.where(
-      above, scale * below - jax.nn.softplus(-top), -jax.nn.softplus(top)
+      above, depth - jax.nn.softplus(-top), -jax.nn.softplus(top)
   )
-  tilt = jnp.exp(beta * (scale * below)) if tilted else jnp.ones_like(c)
+  drop = drop + rest
+  if way == _EXACT:
+    near = depth > -0.5
+    rise = jax.nn.sigmoid(top) * jnp.expm1(jnp.where(near, depth, 0))
+    drop = jnp.where(near, jnp.log1p(rise), drop)
+  tilt = jnp.ones_like(c) if way == _PLAIN else jnp.exp(beta * depth)
   return _Terms(
       jnp.where(above, logits, 0) + rest,
-      drop + rest,
+      drop,
       jnp.where(above, 1, power) / (1 + power),
       below,
       _kept(tilt, keep),
   )
+
+
+def _way(beta):
+  tilted = jnp.where(beta <= _MAX_BETA, _TILTED, _EXACT)
+  return jnp.where(beta == 0, _PLAIN, tilted)
 
 
 def _kept(values, keep):
@@ -217,7 +232,7 @@ def _dense(cosines, keep, hyperparameters, frozen):
 
 def _dense_terms(cosines, keep, hyperparameters):
   peak = jnp.max(jnp.where(keep, cosines, _BELOW_COSINES), axis=1)
-  terms = _terms(cosines, stop_gradient(peak), keep, hyperparameters)
+  terms = _terms(cosines, stop_gradient(peak), keep, hyperparameters, _EXACT)
   number = jnp.sum(keep, axis=1, dtype=cosines.dtype)
   return terms, number, _nonzero(jnp.sum(terms.tilt, axis=1))
 
@@ -282,7 +297,7 @@ def _fold_tile(fold, c, keep, hyperparameters):
   def plain(fold, c, keep):
     # All tiles are folded relative to 1 then, so it is the peak so far.
     peak = jnp.ones_like(fold[0])
-    terms = _terms(c, peak, keep, hyperparameters, tilted=False)
+    terms = _terms(c, peak, keep, hyperparameters, _PLAIN)
     count = jnp.sum(terms.tilt, axis=1)
     total = jnp.sum(_kept(terms.softplus, keep), axis=1)
     # Only the gradient by beta needs the drops, and it is not tilted, either.
@@ -290,18 +305,23 @@ def _fold_tile(fold, c, keep, hyperparameters):
     sums = fold[1:] + jnp.stack([count, count, total, total - count * top])
     return _devices.varying_as(jnp.concatenate([peak[None], sums]), c)
 
-  def tilted(fold, c, keep):
+  def tilted(way, fold, c, keep):
     fold = _Fold(*fold)
     peak = jnp.max(
         c if keep is None else jnp.where(keep, c, _BELOW_COSINES), axis=1
     )
     peak = jnp.maximum(fold.peak, peak)
-    added = _sums(_terms(c, peak, keep, hyperparameters), peak, keep)
+    added = _sums(_terms(c, peak, keep, hyperparameters, way), peak, keep)
     before = _lower(fold, peak, hyperparameters)
     sums = [x + y for x, y in zip(before[1:], added[1:], strict=True)]
     return _devices.varying_as(jnp.stack([peak, *sums]), c)
 
-  return lax.cond(hyperparameters.beta == 0, plain, tilted, fold, c, keep)
+  ways = (
+      plain,
+      functools.partial(tilted, _TILTED),
+      functools.partial(tilted, _EXACT),
+  )
+  return lax.switch(_way(hyperparameters.beta), ways, fold, c, keep)
 
 
 def _sums(terms, peak, keep):
@@ -317,7 +337,7 @@ def _sums(terms, peak, keep):
 
 def _lower(fold, peak, hyperparameters):
   """Returns a fold relative to a peak that is not below its own."""
-  terms = _terms(fold.peak[:, None], peak, None, hyperparameters)
+  terms = _terms(fold.peak[:, None], peak, None, hyperparameters, _EXACT)
   tilt, drop = terms.tilt[:, 0], terms.drop[:, 0]
   return _Fold(
       peak,
@@ -332,9 +352,9 @@ def _tile_cotangents(side, c, keep, hyperparameters, frozen):
   """Computes cotangents of a tile's cosines and of the hyperparameters."""
   scale, _, beta = hyperparameters
 
-  def cotangents(is_tilted, side, c, keep):
+  def cotangents(way, side, c, keep):
     side = _Side(*side)
-    terms = _terms(c, side.peak, keep, hyperparameters, tilted=is_tilted)
+    terms = _terms(c, side.peak, keep, hyperparameters, way)
     factor = side.factor[:, None] * terms.tilt
     direct = factor * terms.sigmoid
     to_scale, to_bias = jnp.sum(direct * c), jnp.sum(direct)
@@ -342,18 +362,12 @@ def _tile_cotangents(side, c, keep, hyperparameters, frozen):
       return scale * direct, to_scale, to_bias, jnp.zeros_like(beta)
     gain = factor * (terms.drop - side.mean_drop[:, None])
     spread = jnp.sum(gain * terms.below)
-    to_logits = direct + beta * gain if is_tilted else direct
+    to_logits = direct if way == _PLAIN else direct + beta * gain
     to_scale = to_scale + beta * spread
     return scale * to_logits, to_scale, to_bias, scale * spread
 
-  return lax.cond(
-      beta == 0,
-      functools.partial(cotangents, False),
-      functools.partial(cotangents, True),
-      side,
-      c,
-      keep,
-  )
+  ways = [functools.partial(cotangents, x) for x in (_PLAIN, _TILTED, _EXACT)]
+  return lax.switch(_way(beta), ways, side, c, keep)
 
 
 def _blocks_primal(inputs, scan):
