@@ -45,7 +45,7 @@ class ColumnTiles(NamedTuple):
 def split(inputs: Columns, block: int) -> ColumnTiles:
   """Splits rows and columns into blocks of at most ``block``."""
   rows, columns, row_ids, column_ids, where = inputs
-  n, masked = columns.shape[0], row_ids is not None
+  n = columns.shape[0]
   row_block, block = (_tiles.even_block(x, block) for x in (rows.shape[0], n))
   row_blocks = _tiles.blocks(rows, row_block)
   column_blocks = _tiles.blocks(columns, block)
@@ -64,7 +64,7 @@ def split(inputs: Columns, block: int) -> ColumnTiles:
 
   def keep(i, j, visiting_ids):
     kept = None
-    if masked:
+    if row_ids is not None:
       kept = row_ids[i][:, None] != visiting_ids[j][None, :]
       if with_id < n:
         kept |= index[j][None, :] >= with_id

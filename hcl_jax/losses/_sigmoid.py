@@ -143,7 +143,9 @@ def _sigmoid_loss(
         lax.all_gather(x, axis_name, tiled=True) for x in (columns, column_ids)
     )
   block = _blockwise.choose_block(rows.shape[0], columns.shape[0], block_size)
-  if block is None and not ring:
+  if ring:
+    block = block_size
+  if block is None:
     cosines = _vectors.inner_products(rows, columns)
     keep = row_ids[:, None] != column_ids[None, :]
     negatives = _dense(cosines, keep, hyperparameters, stop_gradient_weights)
@@ -151,11 +153,7 @@ def _sigmoid_loss(
     inputs = _Inputs(
         _columns.Columns(rows, columns, row_ids, column_ids), hyperparameters
     )
-    scan = _Scan(
-        block_size if ring else block,
-        stop_gradient_weights,
-        axis_name if ring else None,
-    )
+    scan = _Scan(block, stop_gradient_weights, axis_name if ring else None)
     negatives = _blocks(_devices.same_varying(inputs), scan)
   scale, bias, _ = hyperparameters
   return jax.nn.softplus(-(scale * positive + bias)) + negatives
