@@ -22,6 +22,7 @@ from hcl_jax.losses import moco_loss
 from hcl_jax.losses import nce_loss
 from hcl_jax.losses import quick_thoughts_clamp_fraction
 from hcl_jax.losses import quick_thoughts_loss
+from hcl_jax.losses import sigmoid_loss
 from hcl_jax.losses import simclr_loss
 from hcl_jax.losses import supcon_loss
 from hcl_jax.mining import mine_hard_negatives

@@ -161,6 +161,16 @@ def temperature(value: Any) -> None:
     )
 
 
+def logit_scale(value: Any) -> None:
+  """Accepts a number > 0."""
+  number('logit_scale', value)
+  if _known(value) and not value > 0:
+    raise ValueError(
+        f'logit_scale must be > 0, got {value}; it is the factor of the '
+        'cosines. If you have its logarithm, pass jnp.exp of it.'
+    )
+
+
 def beta(value: Any) -> None:
   """Accepts a number >= 0."""
   number('beta', value)

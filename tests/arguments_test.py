@@ -39,6 +39,10 @@ def _quick_thoughts(left=_Z, right=_Z, **knobs):
   return losses.quick_thoughts_loss(left, right, **knobs)
 
 
+def _sigmoid(z1=_Z, z2=_Z, **knobs):
+  return losses.sigmoid_loss(z1, z2, **knobs)
+
+
 def _supcon(z1=_Z, z2=_Z, labels=_IDS, **knobs):
   return losses.supcon_loss(z1, z2, labels, **knobs)
 
@@ -72,7 +76,7 @@ class KnobsTest(parameterized.TestCase):
       call(temperature=value)
 
   @parameterized.product(
-      call=_WITH_BETA,
+      call=(*_WITH_BETA, _sigmoid),
       bad=(
           (-0.5, r'beta must be >= 0, got -0\.5'),
           (_NAN, 'beta must be finite, got nan'),
@@ -100,7 +104,9 @@ class KnobsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       call(tau_plus=value)
 
-  @parameterized.product(call=_COSINE, bad=(0, -3, 2.5, True, 'all'))
+  @parameterized.product(
+      call=(*_COSINE, _sigmoid), bad=(0, -3, 2.5, True, 'all')
+  )
   def test_block_size(self, call, bad):
     with self.assertRaisesRegex(ValueError, f'block_size must be .*{bad}'):
       call(block_size=bad)
@@ -141,7 +147,9 @@ class KnobsTest(parameterized.TestCase):
 
 class ArraysTest(parameterized.TestCase):
 
-  @parameterized.parameters(_simclr, _in_batch, _moco, _quick_thoughts, _supcon)
+  @parameterized.parameters(
+      _simclr, _in_batch, _moco, _quick_thoughts, _sigmoid, _supcon
+  )
   def test_pairs(self, call):
     for first, second, message in (
         (_Z, _Z[:3], r'same shape.*\(4, 3\) and \(3, 3\)'),
@@ -166,7 +174,8 @@ class ArraysTest(parameterized.TestCase):
 
   @parameterized.product(
       call=(
-          _simclr, _in_batch, _moco, _nce, _infograph, _quick_thoughts, _supcon
+          _simclr, _in_batch, _moco, _nce, _infograph, _quick_thoughts,
+          _sigmoid, _supcon,
       ),
       value=(_NAN, _INF),
   )
@@ -189,7 +198,7 @@ class ArraysTest(parameterized.TestCase):
         (_IDS[:3], r'labels must have shape \(4,\).*got \(3,\)'),
         (np.ones(4, np.float32), 'labels must be an integer array'),
     ):
-      for call in (_simclr, _in_batch, _supcon):
+      for call in (_simclr, _in_batch, _sigmoid, _supcon):
         with self.assertRaisesRegex(ValueError, message):
           call(labels=labels)
 

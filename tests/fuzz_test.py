@@ -141,6 +141,10 @@ _LOSSES = {
         ('beta', 'tau_plus', 'window', 'self_pair', 'clip_scale', 'floor',
          'segments', 'where'),
     ),
+    'sigmoid_loss': (
+        {'z1': _Z, 'z2': _Z + 1},
+        ('logit_scale', 'logit_bias', 'beta', 'labels', 'block_size'),
+    ),
     'supcon_loss': (
         {'z1': _Z, 'z2': _Z + 1, 'labels': _IDS}, ('temperature',)
     ),

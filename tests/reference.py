@@ -248,6 +248,51 @@ def supcon(z1, z2, labels, *, temperature):
   return [(losses[i] + losses[i + batch]) / 2 for i in range(batch)]
 
 
+def sigmoid(
+    z1, z2, *, logit_scale, logit_bias, beta, labels=None,
+    stop_gradient_weights=False, m=math,
+):  # fmt: skip
+  """(loss per anchor; gradient of their mean by z1, z2, scale, bias, beta)."""
+  batch = len(z1)
+  labels = range(batch) if labels is None else labels
+  rows = numbers(z1, m) + numbers(z2, m)
+  units = [unit(row, m) for row in rows]
+  grad = [[0 * x for x in row] for row in units]
+  losses, by_scale, by_bias, by_beta = [], 0, 0, 0
+  for i in range(batch):
+    # Of each pair: the column, d loss / d l, and d loss / d (scale cosine).
+    pairs = []
+    cosine = [dot(units[i], units[batch + j]) for j in range(batch)]
+    logit = [logit_scale * c + logit_bias for c in cosine]
+    loss = m.log1p(m.exp(-logit[i]))
+    pairs.append((i, -1 / (1 + m.exp(logit[i])), 0))
+    others = [j for j in range(batch) if labels[j] != labels[i]]
+    if others:
+      n = len(others)
+      tilt = {j: m.exp(beta * logit_scale * cosine[j]) for j in others}
+      total = sum(tilt.values())
+      cost = {j: m.log1p(m.exp(logit[j])) for j in others}
+      mean = sum(tilt[j] * cost[j] for j in others) / total
+      loss += n * mean
+      for j in others:
+        q = tilt[j] / total
+        rise = 0 if stop_gradient_weights else n * q * (cost[j] - mean)
+        by_beta += rise * logit_scale * cosine[j]
+        pairs.append((j, n * q / (1 + m.exp(-logit[j])), rise * beta))
+    losses.append(loss)
+    for j, by_logit, by_tilt in pairs:
+      by_bias += by_logit
+      by_scale += (by_logit + by_tilt) * cosine[j]
+      for k in range(len(units[i])):
+        by_cosine = logit_scale * (by_logit + by_tilt)
+        grad[i][k] += by_cosine * units[batch + j][k]
+        grad[batch + j][k] += by_cosine * units[i][k]
+  grad = _through_unit(rows, units, grad, m)
+  grad = [[g / batch for g in row] for row in grad]
+  by_hyperparameters = (x / batch for x in (by_scale, by_bias, by_beta))
+  return losses, grad[:batch], grad[batch:], *by_hyperparameters
+
+
 # --- Graphs -----------------------------------------------------------------
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the value and gradient of :func:`hcl_jax.simclr_loss`.
+"""Times the value and gradient of :func:`hcl_jax.simclr_loss`, and others.
 
   python -m hcl_jax.bench loss --batch_sizes=256,1024 --json=/tmp/loss.json
 
@@ -89,6 +89,18 @@ def _simclr_grad(z1, z2, beta, tau_plus, block_size=None):
   return jax.value_and_grad(mean, argnums=(0, 1))(z1, z2)
 
 
+def sigmoid(name: str) -> harness.Candidate:
+  """Returns SigLIP's loss of the two views; B rows against B columns."""
+
+  def function(z1, z2):
+    def mean(z1, z2):
+      return hcl_jax.sigmoid_loss(z1, z2).mean()
+
+    return jax.value_and_grad(mean, argnums=(0, 1))(z1, z2)
+
+  return harness.Candidate(name, function, lambda z1, z2: (z1, z2))
+
+
 def three_matmuls(name: str) -> harness.Candidate:
   """Returns the similarities and their two products with a cotangent."""
   product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -112,6 +124,7 @@ def own_candidates() -> list[harness.Candidate]:
       simclr('hard beta=.7', beta=0.7, tau_plus=tau_plus),
       simclr('standard', beta=0.0, tau_plus=0.0, is_reference=True),
       simclr('dense hard', beta=beta, tau_plus=tau_plus, dense=True),
+      sigmoid('sigmoid'),
       three_matmuls('three matmuls'),
   ]
 

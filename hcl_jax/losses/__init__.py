@@ -11,6 +11,7 @@ from hcl_jax.losses._nce import nce_loss
 from hcl_jax.losses._queue import moco_loss
 from hcl_jax.losses._quick_thoughts import quick_thoughts_clamp_fraction
 from hcl_jax.losses._quick_thoughts import quick_thoughts_loss
+from hcl_jax.losses._sigmoid import sigmoid_loss
 from hcl_jax.losses._supcon import supcon_loss
 
 __all__ = (
@@ -23,6 +24,7 @@ __all__ = (
     'nce_loss',
     'quick_thoughts_clamp_fraction',
     'quick_thoughts_loss',
+    'sigmoid_loss',
     'simclr_loss',
     'supcon_loss',
 )

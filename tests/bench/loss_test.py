@@ -15,7 +15,10 @@ from hcl_jax.bench import loss
 from tests.support import commands
 from tests.support import forks
 
-_OWN = ('hard', 'hard beta=.7', 'standard', 'dense hard', 'three matmuls')
+_OWN = (
+    'hard', 'hard beta=.7', 'standard', 'dense hard', 'sigmoid',
+    'three matmuls',
+)  # fmt: skip
 
 # A candidate that fits no device, beside one that does.
 _TOO_LARGE = """
@@ -171,7 +174,8 @@ class BenchLossTest(parameterized.TestCase):
     self.assertIn('  / numpy sum  ', done.out)
     rows = json.loads(self.json.read_text())['rows']
     self.assertEqual([r['name'] for r in rows], [*_OWN, 'numpy sum'])
-    self.assertEqual([r['on_host'] for r in rows], 5 * [False] + [True])
+    on_host = len(_OWN) * [False] + [True]
+    self.assertEqual([r['on_host'] for r in rows], on_host)
     for row in rows:
       self.assertGreater(row['ratios']['numpy sum'], 0)
     self.assertIsNone(rows[-1]['temp_bytes'])

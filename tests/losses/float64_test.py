@@ -44,6 +44,13 @@ class Float64Test(testing.LossTest):
           ),
           reference.in_batch(*arrays, negatives=self.queue, **_KNOBS)[0],
       )
+      given = {'logit_scale': 3.0, 'logit_bias': -2.0, 'beta': 1.0}
+      self._check(
+          testing.jitted(
+              losses.sigmoid_loss, *arrays, block_size=block_size, **given
+          ),
+          reference.sigmoid(*arrays, **given)[0],
+      )
       self._check(
           testing.jitted(losses.moco_loss, *arrays, self.queue, **knobs),
           reference.moco(*arrays, self.queue, **_KNOBS)[0],

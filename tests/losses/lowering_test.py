@@ -43,6 +43,7 @@ for _block_size in (None, 4):
   for _name, _arrays in {
       'simclr_loss': (_Z, _Z),
       'in_batch_loss': (_Z, _Z),
+      'sigmoid_loss': (_Z, _Z),
       'moco_loss': (_Z, _Z, jax.ShapeDtypeStruct((32, 8), jnp.float32)),
   }.items():
     _CASES[f'{_name}_{_block_size}'] = (
