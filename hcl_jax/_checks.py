@@ -174,6 +174,16 @@ def tau_plus(value: Any) -> None:
     )
 
 
+def positive_weight(value: Any) -> None:
+  """Accepts a number >= 0."""
+  number('positive_weight', value)
+  if _known(value) and value < 0:
+    raise ValueError(
+        f'positive_weight must be >= 0, got {value}; 1 gives InfoNCE, 0 the '
+        'decoupled loss.'
+    )
+
+
 def soft_floor(value: Any) -> None:
   """Accepts a number strictly between 0 and 1."""
   number('soft_floor', value)

@@ -31,6 +31,7 @@ def simclr_loss(
     temperature: ArrayLike = 0.5,
     beta: ArrayLike = 1.0,
     tau_plus: ArrayLike = 0.1,
+    positive_weight: ArrayLike = 1.0,
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     axis_name: str | None = None,
@@ -65,6 +66,9 @@ def simclr_loss(
     beta: concentration of the tilt on logits, >= 0. May be traced.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced.
+    positive_weight: weight w >= 0 of the positive in the denominator:
+      log(w + Ng / e^{s+}). 0 is the decoupled loss, which is unbounded below;
+      see :func:`hard_nce_loss`. May be traced.
     floor: lower bound of the estimate Ng. ``'sphere'``: N e^{-1/t}, its minimum
       for unit vectors; ``'soft'``: a smooth positive continuation; ``'none'``:
       0.
@@ -100,6 +104,7 @@ def simclr_loss(
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
+      positive_weight=positive_weight,
       floor=floor,
       block_size=block_size,
   )
@@ -124,7 +129,7 @@ def _simclr_loss(
     z1, z2, labels, hyperparameters, *, floor, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
-  scale, beta, tau_plus = hyperparameters
+  scale, beta = hyperparameters.scale, hyperparameters.beta
   batch = z1.shape[0]
   z1, z2 = _vectors.normalize(z1), _vectors.normalize(z2)
   block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
@@ -155,7 +160,7 @@ def _simclr_loss(
         stop_gradient_weights=stop_gradient_weights,
     )
   losses = _nce.cosine_nce(
-      positive, negatives, scale=scale, tau_plus=tau_plus, floor=floor
+      positive, negatives, hyperparameters, floor=floor
   )
   return jnp.mean(losses.reshape(2, batch), axis=0)
 
@@ -168,6 +173,7 @@ def in_batch_loss(
     temperature: ArrayLike = 0.05,
     beta: ArrayLike = 1.0,
     tau_plus: ArrayLike = 0.0,
+    positive_weight: ArrayLike = 1.0,
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     axis_name: str | None = None,
@@ -190,6 +196,8 @@ def in_batch_loss(
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0. May be traced.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
+    positive_weight: weight of the positive in the denominator, >= 0; 0 is the
+      decoupled loss, which is unbounded below; see :func:`hard_nce_loss`.
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
     labels: integers ``[batch]``; rows with the anchor's label are no
       negatives. Explicit negatives always are.
@@ -215,6 +223,7 @@ def in_batch_loss(
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
+      positive_weight=positive_weight,
       floor=floor,
       block_size=block_size,
   )
@@ -243,7 +252,7 @@ def _in_batch_loss(
     anchors, positives, hyperparameters, *, shared, own, labels, floor,
     axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
-  scale, beta, tau_plus = hyperparameters
+  scale, beta = hyperparameters.scale, hyperparameters.beta
   batch = anchors.shape[0]
   anchors, positives = map(_vectors.normalize, (anchors, positives))
   if own is not None:
@@ -266,9 +275,7 @@ def _in_batch_loss(
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
-  return _nce.cosine_nce(
-      positive, against, scale=scale, tau_plus=tau_plus, floor=floor
-  )
+  return _nce.cosine_nce(positive, against, hyperparameters, floor=floor)
 
 
 def partnered_negatives(

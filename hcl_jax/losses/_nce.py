@@ -53,6 +53,7 @@ class Hyperparameters(NamedTuple):
   scale: jax.Array
   beta: jax.Array
   tau_plus: jax.Array
+  positive_weight: jax.Array
 
 
 class Negatives(NamedTuple):
@@ -69,6 +70,7 @@ def hard_nce_loss(
     *,
     beta: ArrayLike = 1.0,
     tau_plus: ArrayLike = 0.1,
+    positive_weight: ArrayLike = 1.0,
     log_floor: ArrayLike | None = None,
     soft_floor: ArrayLike | None = None,
     where: jax.Array | None = None,
@@ -77,7 +79,7 @@ def hard_nce_loss(
   r"""Computes the contrastive loss with negatives tilted toward the anchor.
 
   .. math::
-    \ell = \frac1M \sum_m \log\Bigl(1 + \frac{N_g}{e^{p_m}}\Bigr), \qquad
+    \ell = \frac1M \sum_m \log\Bigl(w + \frac{N_g}{e^{p_m}}\Bigr), \qquad
     N_g = \frac{N}{1-\tau^+} \bigl(E_{q_\beta}[e^{s}]
           - \tau^+ E_{q_\beta^+}[e^{p}]\bigr)
 
@@ -86,7 +88,9 @@ def hard_nce_loss(
   the debiased loss [2]; with ``tau_plus=0`` too, it is InfoNCE. The bracket is
   an estimate and may be negative: Ng is at least 0, or bounded by
   ``log_floor``, or continued smoothly by ``soft_floor``. An anchor without
-  negatives (see ``where``) has loss 0 and gradient 0.
+  negatives (see ``where``) has loss 0 and gradient 0. The weight w of the
+  positive in the denominator is 1 in InfoNCE; w = 0 is the decoupled loss [3]
+  (with ``beta > 0``, DHN-NCE [4]), and between them lies HN-NCE [5].
 
   Args:
     pos_logits: similarity to the positive divided by the temperature,
@@ -95,6 +99,8 @@ def hard_nce_loss(
     beta: concentration of the tilt, >= 0; larger is harder. May be traced.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced; at 0 the floors have no effect.
+    positive_weight: w >= 0. May be traced. At 0 the loss is unbounded below,
+      and -inf where the estimate Ng is 0: use a floor with ``tau_plus``.
     log_floor: lower bound of log(Ng / N); use ``-1 / temperature`` for unit
       vectors.
     soft_floor: r0 in (0, 1). Where r = tau_plus E+ / E- exceeds r0, the factor
@@ -115,10 +121,15 @@ def hard_nce_loss(
   References:
     [1] Robinson et al., Contrastive Learning with Hard Negative Samples, 2021.
     [2] Chuang et al., Debiased Contrastive Learning, 2020.
+    [3] Yeh et al., Decoupled Contrastive Learning, 2022.
+    [4] Koleilat et al., MedCLIP-SAM, 2024.
+    [5] Radenovic et al., Filtering, Distillation, and Hard Negatives for
+      Vision-Language Pre-Training, 2023.
   """
   pos, neg = _read_logits(pos_logits, neg_logits)
   _checks.beta(beta)
   _checks.tau_plus(tau_plus)
+  _checks.positive_weight(positive_weight)
   if soft_floor is not None:
     _checks.soft_floor(soft_floor)
     if log_floor is not None:
@@ -146,6 +157,7 @@ def hard_nce_loss(
       excess=_tilted_excess(pos, one, beta, stop_gradient_weights),
       floor_gap=floor_gap,
       soft_floor=soft_floor,
+      positive_weight=positive_weight,
   )
   return jnp.mean(losses, axis=-1)
 
@@ -291,6 +303,7 @@ def nce(
     excess: jax.Array | None = None,
     floor_gap: jax.Array | None = None,
     soft_floor: ArrayLike | None = None,
+    positive_weight: ArrayLike = 1.0,
 ) -> jax.Array:
   """Computes the loss of positives, given by score, against their negatives."""
   gap = scale * (negatives.peak - positive) + negatives.log_mean
@@ -303,23 +316,25 @@ def nce(
       excess=excess,
       floor_gap=floor_gap,
       soft_floor=soft_floor,
+      positive_weight=positive_weight,
   )
 
 
 def cosine_nce(
     positive: jax.Array,
     negatives: Negatives,
+    hyperparameters: Hyperparameters,
     *,
-    scale: jax.Array,
-    tau_plus: jax.Array,
     floor: str,
 ) -> jax.Array:
   """Computes :func:`nce` of cosines; ``floor`` is one of ``FLOORS``."""
+  scale = hyperparameters.scale
   return nce(
       positive,
       negatives,
       scale=scale,
-      tau_plus=tau_plus,
+      tau_plus=hyperparameters.tau_plus,
+      positive_weight=hyperparameters.positive_weight,
       # log(Ng / N) >= -1/t, the minimum for unit vectors.
       floor_gap=-scale * (1 + positive) if floor == 'sphere' else None,
       soft_floor=SOFT_FLOOR if floor == 'soft' else None,
@@ -332,6 +347,7 @@ def read_hyperparameters(
     temperature: ArrayLike,
     beta: ArrayLike,
     tau_plus: ArrayLike,
+    positive_weight: ArrayLike,
     floor: str,
     block_size: int | None,
 ) -> Hyperparameters:
@@ -339,15 +355,15 @@ def read_hyperparameters(
   _checks.temperature(temperature)
   _checks.beta(beta)
   _checks.tau_plus(tau_plus)
+  _checks.positive_weight(positive_weight)
   _checks.choice('floor', floor, FLOORS)
   if block_size is not None:
     _checks.positive_int('block_size', block_size)
   dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
-  return Hyperparameters(
-      *(jnp.asarray(x, dtype) for x in (1 / temperature, beta, tau_plus))
-  )
+  numbers = 1 / temperature, beta, tau_plus, positive_weight
+  return Hyperparameters(*(jnp.asarray(x, dtype) for x in numbers))
 
 
 def _read_logits(pos_logits, neg_logits):

@@ -21,6 +21,7 @@ def moco_loss(
     temperature: ArrayLike = 0.2,
     beta: ArrayLike = 0.2,
     tau_plus: ArrayLike = 0.0,
+    positive_weight: ArrayLike = 1.0,
     floor: str = 'sphere',
     where: jax.Array | None = None,
     extra: jax.Array | None = None,
@@ -41,6 +42,8 @@ def moco_loss(
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0. May be traced.
     tau_plus: probability that a key of the queue has the query's class.
+    positive_weight: weight of the positive in the denominator, >= 0; 0 is the
+      decoupled loss, which is unbounded below; see :func:`hard_nce_loss`.
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
     where: keys to count, boolean, ``[K]`` or ``[batch, K]``. Use it for a
       queue that is not full yet (dropped rows may be NaN) and to drop keys of
@@ -76,6 +79,7 @@ def moco_loss(
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
+      positive_weight=positive_weight,
       floor=floor,
       block_size=block_size,
   )
@@ -105,7 +109,7 @@ def _moco_loss(
     queries, keys, queue, hyperparameters, *, where, extra, floor, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
-  scale, beta, tau_plus = hyperparameters
+  scale, beta = hyperparameters.scale, hyperparameters.beta
   if where is not None:
     # A key that no query counts must not enter a product: 0 * NaN is NaN.
     queue = jnp.where(jnp.any(where, axis=0)[:, None], queue, 0)
@@ -146,8 +150,7 @@ def _moco_loss(
   return _nce.cosine_nce(
       jnp.sum(queries * keys, axis=-1),
       negatives,
-      scale=scale,
-      tau_plus=tau_plus,
+      hyperparameters,
       floor=floor,
   )
 
