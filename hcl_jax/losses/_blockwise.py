@@ -12,7 +12,6 @@ Two scans over tiles serve every loss:
   columns go around a ring of devices.
 """
 
-from collections.abc import Callable
 import functools
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hcl_jax import _vectors
+from hcl_jax.losses import _columns
 from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
 from hcl_jax.losses import _tiles
@@ -128,9 +128,12 @@ def column_negatives(
       axis_name=axis_name,
   )
   inputs = _ColumnInputs(
-      rows, columns, own, row_ids, column_ids, where, scale, beta
+      _columns.Columns(rows, columns, row_ids, column_ids, where),
+      own,
+      scale,
+      beta,
   )
-  peak, log_mean, count = _columns(_devices.same_varying(inputs), scan)
+  peak, log_mean, count = _negatives(_devices.same_varying(inputs), scan)
   peak, count = stop_gradient((peak, count))
   return _nce.Negatives(peak, log_mean, jnp.log(count))
 
@@ -262,100 +265,30 @@ _gram.defvjp(_gram_fwd, _gram_bwd)
 class _ColumnInputs(NamedTuple):
   """Arguments of :func:`column_negatives` that are arrays or None."""
 
-  rows: jax.Array
-  columns: jax.Array
+  columns: _columns.Columns
   own: jax.Array | None
-  row_ids: jax.Array | None
-  column_ids: jax.Array | None
-  where: jax.Array | None
   scale: jax.Array
   beta: jax.Array
 
 
-def _columns_primal(inputs, scan):
-  return _columns_fwd(inputs, scan)[0]
+def _negatives_primal(inputs, scan):
+  return _negatives_fwd(inputs, scan)[0]
 
 
-_columns = jax.custom_vjp(_columns_primal, nondiff_argnums=(1,))
+_negatives = jax.custom_vjp(_negatives_primal, nondiff_argnums=(1,))
 
 
-class _ColumnTiles(NamedTuple):
-  """Blocks of rows and columns, their tiles, and masks of a tile."""
+def _negatives_fwd(inputs, scan):
+  rows, own, scale, beta = inputs.columns.rows, *inputs[1:]
+  tiles = _columns.split(inputs.columns, scan.block)
 
-  rows: jax.Array
-  visiting: tuple[jax.Array, jax.Array | None]  # blocks of columns, their ids
-  number: int
-  place: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
-  keep: Callable[..., jax.Array | None]
+  def fold_tile(fold, c, keep):
+    return _tiles.fold_tile((fold,), c, keep, scale, beta)[0]
 
-
-def _column_tiles(inputs, scan):
-  rows, columns, _, row_ids, column_ids, where, _, _ = inputs
-  n, block = columns.shape[0], scan.block
-  row_block, block = (_tiles.even_block(x, block) for x in (rows.shape[0], n))
-  row_blocks = _tiles.blocks(rows, row_block)
-  column_blocks = _tiles.blocks(columns, block)
-  k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
-  index = jnp.arange(k_columns * block).reshape(k_columns, block)
-  with_id = n
-  if scan.masked:
-    with_id = column_ids.shape[0]
-    row_ids = _tiles.blocks(row_ids, row_block)
-    padding = (0, k_columns * block - with_id)
-    column_ids = jnp.pad(column_ids, padding).reshape(k_columns, block)
-  if where is not None:
-    where = jnp.pad(where, ((0, 0), (0, k_columns * block - n)))
-    where = _tiles.blocks(where, row_block if where.shape[0] > 1 else 1)
-    where = where.reshape(*where.shape[:2], k_columns, block)
-
-  def keep(i, j, visiting_ids):
-    kept = None
-    if scan.masked:
-      kept = row_ids[i][:, None] != visiting_ids[j][None, :]
-      if with_id < n:
-        kept |= index[j][None, :] >= with_id
-    if where is not None:
-      counted = where[i if where.shape[0] > 1 else 0, :, j]
-      kept = counted if kept is None else kept & counted
-    elif n % block:
-      inside = index[j][None, :] < n
-      kept = inside if kept is None else kept & inside
-    if kept is None:
-      return None
-    return jnp.broadcast_to(kept, (row_block, block))
-
-  return _ColumnTiles(
-      row_blocks,
-      (column_blocks, column_ids),
-      k_rows * k_columns,
-      lambda t: (t // k_columns, t % k_columns),
-      keep,
+  empty = _tiles.nothing(tiles.rows.shape[:2], rows)
+  folds = _columns.fold(
+      tiles, jnp.swapaxes(empty, 0, 1), fold_tile, scan.axis_name
   )
-
-
-def _columns_fwd(inputs, scan):
-  rows, own, scale, beta = inputs.rows, inputs.own, inputs.scale, inputs.beta
-  tiles = _column_tiles(inputs, scan)
-  shape = tiles.rows.shape[:2]
-
-  def tile(visiting, folds, ij):
-    i, j = ij
-    blocks, ids = visiting
-    c = _vectors.inner_products(tiles.rows[i], blocks[j])
-    (fold,) = _tiles.fold_tile(
-        (folds[i],), c, tiles.keep(i, j, ids), scale, beta
-    )
-    return folds.at[i].set(fold)
-
-  def ring_step(carry, _):
-    visiting, folds = carry
-    step = functools.partial(tile, visiting)
-    folds = _tiles.visit(step, folds, tiles.number, tiles.place)
-    return (_devices.pass_on(visiting, scan.axis_name), folds), None
-
-  empty = jnp.swapaxes(_tiles.nothing(shape, rows), 0, 1)
-  carry = tiles.visiting, empty
-  (_, folds), _ = _devices.scan_ring(ring_step, carry, scan.axis_name)
   folds = tilting.Fold(
       *(_tiles.unblock(folds[:, k], rows.shape[0]) for k in range(5))
   )
@@ -367,67 +300,30 @@ def _columns_fwd(inputs, scan):
   return (folds.peak, log_mean, folds.number), residuals
 
 
-def _columns_bwd(scan, residuals, cotangents):
+def _negatives_bwd(scan, residuals, cotangents):
   inputs, peak, low, log_mean = residuals
-  rows, columns, own, *_, scale, beta = inputs
+  columns, own, scale, beta = inputs
   _, cotangent, _ = cotangents
-  tiles = _column_tiles(inputs, scan)
-  transposed = jnp.swapaxes(tiles.rows, 1, 2)
+  tiles = _columns.split(columns, scan.block)
   side = _tiles.Side.of(cotangent, peak, low, log_mean)
-  side_blocks = side.in_blocks(tiles.rows.shape[1])
-
-  def tile(visiting, carry, ij):
-    sums, to_rows, to_columns = carry
-    i, j = ij
-    blocks, ids = visiting
-    to_c, *parts = _tiles.tile_cotangents(
-        (side_blocks[i],),
-        _vectors.inner_products(tiles.rows[i], blocks[j]),
-        tiles.keep(i, j, ids),
-        scale,
-        beta,
-        frozen=scan.frozen,
-    )
-    sums = [s + x for s, x in zip(sums, parts, strict=True)]
-    to_rows = to_rows.at[i].add(_vectors.product(to_c, blocks[j]))
-    to_columns = to_columns.at[j].add(_vectors.product(transposed[i], to_c))
-    return sums, to_rows, to_columns
-
-  def ring_step(carry, _):
-    visiting, sums, to_rows, to_columns = carry
-    sums, to_rows, to_columns = _tiles.visit(
-        functools.partial(tile, visiting),
-        (sums, to_rows, to_columns),
-        tiles.number,
-        tiles.place,
-    )
-    visiting, to_columns = _devices.pass_on(
-        (visiting, to_columns), scan.axis_name
-    )
-    return (visiting, sums, to_rows, to_columns), None
-
-  blocks, _ = tiles.visiting
-  zeros = jnp.zeros_like(tiles.rows), jnp.zeros_like(jnp.swapaxes(blocks, 1, 2))
-  sums = [jnp.zeros_like(x) for x in (scale, beta)]
-  carry = tiles.visiting, *_devices.varying_as((sums, *zeros), rows)
-  (_, sums, to_rows, to_columns), _ = _devices.scan_ring(
-      ring_step, carry, scan.axis_name
+  tile_cotangents = functools.partial(
+      _tiles.tile_cotangents, scale=scale, beta=beta, frozen=scan.frozen
   )
-  to_rows = _tiles.unblock(to_rows, rows.shape[0])
-  to_columns = _tiles.unblock(jnp.swapaxes(to_columns, 1, 2), columns.shape[0])
-  to_scale, to_beta = sums
+  (to_scale, to_beta), to_rows, to_columns = _columns.cotangents(
+      tiles,
+      columns,
+      side.in_blocks(tiles.rows.shape[1]),
+      [jnp.zeros_like(x) for x in (scale, beta)],
+      lambda side, c, keep: tile_cotangents((side,), c, keep),
+      scan.axis_name,
+  )
   to_own = None
   if own is not None:
-    to_own, own_scale, own_beta = _tiles.tile_cotangents(
-        (side,), own, None, scale, beta, frozen=scan.frozen
-    )
+    to_own, own_scale, own_beta = tile_cotangents((side,), own, None)
     to_scale, to_beta = to_scale + own_scale, to_beta + own_beta
   to_scale += jnp.sum(cotangent * (1 - peak))
-  return (
-      _ColumnInputs(
-          to_rows, to_columns, to_own, None, None, None, to_scale, to_beta
-      ),
-  )
+  to_columns = _columns.Columns(to_rows, to_columns)
+  return (_ColumnInputs(to_columns, to_own, to_scale, to_beta),)
 
 
-_columns.defvjp(_columns_fwd, _columns_bwd)
+_negatives.defvjp(_negatives_fwd, _negatives_bwd)
