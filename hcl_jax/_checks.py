@@ -155,8 +155,21 @@ def temperature(value: Any) -> None:
     )
 
 
-def beta(value: Any) -> None:
-  """Accepts a number >= 0."""
+def beta(value: Any, *shapes: tuple[int, ...]) -> None:
+  """Accepts a number >= 0, or an array of one of the shapes."""
+  shape = getattr(value, 'shape', ())
+  if shape and shape in shapes:
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+      raise ValueError(
+          f'beta must be floating-point; got dtype {value.dtype}. Cast it.'
+      )
+    return
+  if shape and shapes:
+    allowed = ' or '.join(str(x) for x in shapes)
+    raise ValueError(
+        f'beta must be a scalar or, with one for each anchor, have shape '
+        f'{allowed}; got {shape}.'
+    )
   number('beta', value)
   if _known(value) and value < 0:
     raise ValueError(

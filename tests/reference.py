@@ -169,14 +169,19 @@ def _through_unit(rows, units, grad, m):
   return result
 
 
+def _joined_units(arrays, m):
+  if arrays is None:
+    return None
+  return [unit(row, m) for array in arrays for row in numbers(array, m)]
+
+
 def simclr(z1, z2, *, labels=None, guide=None, m=math, **knobs):
   """(loss per pair, gradient of their mean in z1, in z2)."""
   batch = len(z1)
   labels = range(batch) if labels is None else labels
   rows = numbers(z1, m) + numbers(z2, m)
   units = [unit(row, m) for row in rows]
-  if guide is not None:
-    guide = [unit(row, m) for half in guide for row in numbers(half, m)]
+  guide = _joined_units(guide, m)
   anchors = []
   for i in range(2 * batch):
     own = labels[i % batch]
@@ -214,8 +219,7 @@ def in_batch(
         for own, row in zip(extra, where, strict=True)
     ]
   units = [unit(row, m) for row in rows]
-  if guide is not None:
-    guide = [unit(row, m) for half in guide for row in numbers(half, m)]
+  guide = _joined_units(guide, m)
   given = []
   for i in range(batch):
     others = [batch + j for j in range(batch) if labels[j] != labels[i]]
@@ -226,7 +230,10 @@ def in_batch(
   return losses, grad[:batch], grad[batch : 2 * batch]
 
 
-def moco(queries, keys, queue, *, where=None, extra=None, m=math, **knobs):
+def moco(
+    queries, keys, queue, *, where=None, extra=None, guide=None, m=math,
+    **knobs,
+):  # fmt: skip
   """(loss per query, gradient of their mean in the queries)."""
   batch, length = len(queries), len(queue)
   rows = numbers(queries, m) + numbers(keys, m) + numbers(queue, m)
@@ -246,7 +253,8 @@ def moco(queries, keys, queue, *, where=None, extra=None, m=math, **knobs):
       )
       for i in range(batch)
   ]
-  losses, grad = _contrast(units, given, m=m, **knobs)
+  guide = _joined_units(guide, m)
+  losses, grad = _contrast(units, given, guide=guide, m=m, **knobs)
   grad = _through_unit(rows, units, grad, m)
   return losses, [[g / batch for g in row] for row in grad[:batch]]
 

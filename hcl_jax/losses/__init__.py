@@ -4,6 +4,7 @@
 from hcl_jax.losses._in_batch import in_batch_loss
 from hcl_jax.losses._in_batch import simclr_loss
 from hcl_jax.losses._infograph import infograph_loss
+from hcl_jax.losses._margin import Margin
 from hcl_jax.losses._nce import clipped_beta
 from hcl_jax.losses._nce import debiased_nce_loss
 from hcl_jax.losses._nce import hard_nce_loss
@@ -14,6 +15,7 @@ from hcl_jax.losses._quick_thoughts import quick_thoughts_loss
 from hcl_jax.losses._supcon import supcon_loss
 
 __all__ = (
+    'Margin',
     'clipped_beta',
     'debiased_nce_loss',
     'hard_nce_loss',

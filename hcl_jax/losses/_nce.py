@@ -96,7 +96,8 @@ def hard_nce_loss(
     pos_logits: similarity to the positive divided by the temperature,
       ``[...]``, or to M positives, ``[..., M]``.
     neg_logits: the same for N negatives, ``[..., N]``.
-    beta: concentration of the tilt, >= 0; larger is harder. May be traced.
+    beta: concentration of the tilt, >= 0; larger is harder. May be traced. A
+      scalar, or one for each anchor, ``[...]``.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced; at 0 the floors have no effect.
     positive_weight: w >= 0. May be traced. At 0 the loss is unbounded below,
@@ -127,7 +128,7 @@ def hard_nce_loss(
       Vision-Language Pre-Training, 2023.
   """
   pos, neg = _read_logits(pos_logits, neg_logits)
-  _checks.beta(beta)
+  _checks.beta(beta, neg.shape[:-1])
   _checks.tau_plus(tau_plus)
   _checks.positive_weight(positive_weight)
   if soft_floor is not None:
@@ -343,7 +344,7 @@ def cosine_nce(
 
 def read_hyperparameters(
     like: jax.Array,
-    *,
+    *beta_shapes: tuple[int, ...],
     temperature: ArrayLike,
     beta: ArrayLike,
     tau_plus: ArrayLike,
@@ -351,9 +352,23 @@ def read_hyperparameters(
     floor: str,
     block_size: int | None,
 ) -> Hyperparameters:
-  """Checks hyperparameters of a cosine loss and converts them to arrays."""
+  """Checks hyperparameters of a cosine loss and converts them to arrays.
+
+  Args:
+    like: embeddings, whose dtype decides that of the arrays.
+    *beta_shapes: shapes that a beta with one number per anchor may have.
+    temperature: see :func:`simclr_loss`, as for all of the following.
+    beta: a scalar or an array of one of the shapes.
+    tau_plus: a scalar.
+    positive_weight: a scalar.
+    floor: one of ``FLOORS``.
+    block_size: a positive int or None.
+
+  Returns:
+    The hyperparameters that may be traced.
+  """
   _checks.temperature(temperature)
-  _checks.beta(beta)
+  _checks.beta(beta, *beta_shapes)
   _checks.tau_plus(tau_plus)
   _checks.positive_weight(positive_weight)
   _checks.choice('floor', floor, FLOORS)

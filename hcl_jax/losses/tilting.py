@@ -103,8 +103,9 @@ def tilted_log_mean(
   """Returns A over the last axis as (peak, log_mean).
 
   A row without scores has peak 0 and log_mean 0. Scores that ``where`` drops
-  may have any value, even NaN.
+  may have any value, even NaN. Beta is a scalar, or one for each row.
   """
+  beta = beta[..., None] if beta.ndim else beta
   if where is None:
     peak = stop_gradient(jnp.max(scores, axis=-1))
     below = scores - peak[..., None]
@@ -145,6 +146,7 @@ def _log_mean_below_jvp(stop_gradient_weights, primals, tangents):
   d_logits = scale * d_below + d_scale * below
   tangent = jnp.sum(slope * d_logits, axis=-1)
   if not stop_gradient_weights:
+    d_beta = jnp.squeeze(d_beta, -1) if beta.ndim else d_beta
     tangent += d_beta * jnp.sum(gain * d, axis=-1)
   return log_mean_, tangent
 
