@@ -197,6 +197,16 @@ def positive_weight(value: Any) -> None:
     )
 
 
+def fraction(name: str, value: Any) -> None:
+  """Accepts a number in (0, 1]."""
+  number(name, value)
+  if _known(value) and not 0 < value <= 1:
+    raise ValueError(
+        f'{name} must be in (0, 1], got {value}; it is the share of the '
+        'negatives that counts.'
+    )
+
+
 def soft_floor(value: Any) -> None:
   """Accepts a number strictly between 0 and 1."""
   number('soft_floor', value)

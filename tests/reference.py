@@ -88,6 +88,14 @@ def hard_nce_grad(
   return to_pos, [by_mass * by_neg * d for d in d_neg]
 
 
+def perplexity(logits, beta):
+  """e^H of the weights e^{beta s}, normalized."""
+  top = max(logits)
+  weights = [math.exp(beta * (s - top)) for s in logits]
+  weights = [w / sum(weights) for w in weights]
+  return math.exp(-sum(w * math.log(w) for w in weights if w))
+
+
 # --- Losses on cosines ------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from hcl_jax import _vectors
 from hcl_jax.losses import _columns
 from hcl_jax.losses import _devices
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _perplexity
 from hcl_jax.losses import _tiles
 from hcl_jax.losses import tilting
 
@@ -156,6 +157,17 @@ def negatives_of(
   Other arguments are those of :func:`column_negatives`.
   """
   scale, beta = hyperparameters.scale, hyperparameters.beta
+  if hyperparameters.effective_negatives is not None:
+    beta = _perplexity.of_columns(
+        columns,
+        fraction=hyperparameters.effective_negatives,
+        scale=scale,
+        cosines=cosines,
+        block=block,
+        own=own,
+        own_where=own_where,
+        axis_name=axis_name,
+    )
   if block is not None:
     return column_negatives(
         columns,

@@ -16,6 +16,7 @@ from hcl_jax.losses import _columns
 from hcl_jax.losses import _devices
 from hcl_jax.losses import _margin
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _perplexity
 
 # Outside jit, JAX would run operation by operation and trace the scans over
 # tiles at every call.
@@ -33,6 +34,7 @@ def simclr_loss(
     *,
     temperature: ArrayLike = 0.5,
     beta: ArrayLike = 1.0,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.1,
     positive_weight: ArrayLike = 1.0,
     margin: ArrayLike | _margin.Margin | None = None,
@@ -70,6 +72,11 @@ def simclr_loss(
     beta: concentration of the tilt on logits, >= 0: a scalar, one for each
       pair, ``[batch]``, or one for each anchor, ``[2 batch]``, first views
       first. May be traced.
+    effective_negatives: instead of beta, the share of an anchor's negatives
+      that shall count, in (0, 1]: beta is chosen for each anchor such that the
+      perplexity of its weights is this share of N, within 1 %. It means the
+      same at every temperature; 0.7 to 0.95 is a safe choice. Takes two more
+      passes over the similarities. May be traced.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced.
     positive_weight: weight w >= 0 of the positive in the denominator:
@@ -116,6 +123,8 @@ def simclr_loss(
       beta=beta,
       tau_plus=tau_plus,
       positive_weight=positive_weight,
+      effective_negatives=effective_negatives,
+      default_beta=1.0,
       floor=floor,
       block_size=block_size,
   )
@@ -153,6 +162,18 @@ def _simclr_loss(
       guide = margin.guide
       positive = jnp.sum(jnp.multiply(*(guide or (z1, z2))), axis=-1)
       limits = jnp.tile(margin.limits(positive), 2)
+    if hyperparameters.effective_negatives is not None:
+      ids = jnp.tile(row_ids(labels, batch, None), 2)
+      both, _ = _both(z1, z2)
+      rows = None if guide is None else jnp.concatenate(guide)
+      beta = _perplexity.of_columns(
+          _columns.Columns(both, both, ids, ids, None, limits, rows, rows),
+          fraction=hyperparameters.effective_negatives,
+          scale=hyperparameters.scale,
+          cosines=None,
+          block=block,
+      )
+      hyperparameters = hyperparameters._replace(beta=beta)
     positive, negatives = _blockwise.gram_negatives(
         z1,
         z2,
@@ -201,6 +222,7 @@ def in_batch_loss(
     where: jax.Array | None = None,
     temperature: ArrayLike = 0.05,
     beta: ArrayLike = 1.0,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     positive_weight: ArrayLike = 1.0,
     margin: ArrayLike | _margin.Margin | None = None,
@@ -229,6 +251,8 @@ def in_batch_loss(
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
       anchor, ``[batch]``. May be traced.
+    effective_negatives: instead of beta, the share of an anchor's negatives
+      that shall count; see :func:`simclr_loss`.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
     positive_weight: weight of the positive in the denominator, >= 0; 0 is the
       decoupled loss, which is unbounded below; see :func:`hard_nce_loss`.
@@ -264,6 +288,8 @@ def in_batch_loss(
       beta=beta,
       tau_plus=tau_plus,
       positive_weight=positive_weight,
+      effective_negatives=effective_negatives,
+      default_beta=1.0,
       floor=floor,
       block_size=block_size,
   )

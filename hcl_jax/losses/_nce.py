@@ -41,6 +41,7 @@ from jax.typing import ArrayLike
 
 from hcl_jax import _checks
 from hcl_jax import _vectors
+from hcl_jax.losses import _perplexity
 from hcl_jax.losses import tilting
 
 FLOORS = ('sphere', 'soft', 'none')
@@ -54,6 +55,7 @@ class Hyperparameters(NamedTuple):
   beta: jax.Array
   tau_plus: jax.Array
   positive_weight: jax.Array
+  effective_negatives: jax.Array | None  # a fraction, in place of beta
 
 
 class Negatives(NamedTuple):
@@ -69,6 +71,7 @@ def hard_nce_loss(
     neg_logits: jax.Array,
     *,
     beta: ArrayLike = 1.0,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.1,
     positive_weight: ArrayLike = 1.0,
     log_floor: ArrayLike | None = None,
@@ -98,6 +101,9 @@ def hard_nce_loss(
     neg_logits: the same for N negatives, ``[..., N]``.
     beta: concentration of the tilt, >= 0; larger is harder. May be traced. A
       scalar, or one for each anchor, ``[...]``.
+    effective_negatives: instead of beta, the share of the negatives that shall
+      count, in (0, 1]: each anchor gets the beta of that perplexity, see
+      :func:`beta_for_perplexity`. It means the same for logits of every size.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced; at 0 the floors have no effect.
     positive_weight: w >= 0. May be traced. At 0 the loss is unbounded below,
@@ -140,6 +146,11 @@ def hard_nce_loss(
       )
   if where is not None:
     where = _checks.mask('where', where, neg.shape)
+  check_hardness(beta, effective_negatives, 1.0)
+  if effective_negatives is not None:
+    beta = _perplexity.beta_for_perplexity(
+        neg, effective_negatives, where=where
+    )
   beta, tau_plus = (jnp.asarray(x, neg.dtype) for x in (beta, tau_plus))
   one = jnp.ones((), neg.dtype)
   negatives = dense_negatives(
@@ -349,6 +360,8 @@ def read_hyperparameters(
     beta: ArrayLike,
     tau_plus: ArrayLike,
     positive_weight: ArrayLike,
+    effective_negatives: ArrayLike | None,
+    default_beta: float,
     floor: str,
     block_size: int | None,
 ) -> Hyperparameters:
@@ -361,6 +374,8 @@ def read_hyperparameters(
     beta: a scalar or an array of one of the shapes.
     tau_plus: a scalar.
     positive_weight: a scalar.
+    effective_negatives: a scalar or None; not with a beta of the caller's.
+    default_beta: the beta of a caller who gave none.
     floor: one of ``FLOORS``.
     block_size: a positive int or None.
 
@@ -371,14 +386,35 @@ def read_hyperparameters(
   _checks.beta(beta, *beta_shapes)
   _checks.tau_plus(tau_plus)
   _checks.positive_weight(positive_weight)
+  check_hardness(beta, effective_negatives, default_beta)
   _checks.choice('floor', floor, FLOORS)
   if block_size is not None:
     _checks.positive_int('block_size', block_size)
   dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
-  numbers = 1 / temperature, beta, tau_plus, positive_weight
-  return Hyperparameters(*(jnp.asarray(x, dtype) for x in numbers))
+  given = (
+      1 / temperature, beta, tau_plus, positive_weight, effective_negatives
+  )  # fmt: skip
+  return Hyperparameters(
+      *(None if x is None else jnp.asarray(x, dtype) for x in given)
+  )
+
+
+def check_hardness(
+    beta: ArrayLike,
+    effective_negatives: ArrayLike | None,
+    default_beta: float,
+) -> None:
+  """Checks that at most one of beta and effective_negatives is given."""
+  if effective_negatives is None:
+    return
+  _checks.fraction('effective_negatives', effective_negatives)
+  if not isinstance(beta, float) or beta != default_beta:
+    raise ValueError(
+        'beta and effective_negatives exclude each other; got beta='
+        f'{beta} and effective_negatives={effective_negatives}. Leave one out.'
+    )
 
 
 def _read_logits(pos_logits, neg_logits):

@@ -22,6 +22,7 @@ def moco_loss(
     *,
     temperature: ArrayLike = 0.2,
     beta: ArrayLike = 0.2,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     positive_weight: ArrayLike = 1.0,
     margin: ArrayLike | _margin.Margin | None = None,
@@ -45,6 +46,8 @@ def moco_loss(
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
       query, ``[batch]``. May be traced.
+    effective_negatives: instead of beta, the share of a query's keys that shall
+      count; see :func:`simclr_loss`.
     tau_plus: probability that a key of the queue has the query's class.
     positive_weight: weight of the positive in the denominator, >= 0; 0 is the
       decoupled loss, which is unbounded below; see :func:`hard_nce_loss`.
@@ -87,6 +90,8 @@ def moco_loss(
       beta=beta,
       tau_plus=tau_plus,
       positive_weight=positive_weight,
+      effective_negatives=effective_negatives,
+      default_beta=0.2,
       floor=floor,
       block_size=block_size,
   )
