@@ -171,8 +171,21 @@ def logit_scale(value: Any) -> None:
     )
 
 
-def beta(value: Any) -> None:
-  """Accepts a number >= 0."""
+def beta(value: Any, *shapes: tuple[int, ...]) -> None:
+  """Accepts a number >= 0, or an array of one of the shapes."""
+  shape = getattr(value, 'shape', ())
+  if shape and shape in shapes:
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+      raise ValueError(
+          f'beta must be floating-point; got dtype {value.dtype}. Cast it.'
+      )
+    return
+  if shape and shapes:
+    allowed = ' or '.join(str(x) for x in shapes)
+    raise ValueError(
+        f'beta must be a scalar or, with one for each anchor, have shape '
+        f'{allowed}; got {shape}.'
+    )
   number('beta', value)
   if _known(value) and value < 0:
     raise ValueError(
@@ -187,6 +200,26 @@ def tau_plus(value: Any) -> None:
     raise ValueError(
         f'tau_plus must be in [0, 1), got {value}; it is the probability that '
         "a negative has the anchor's class."
+    )
+
+
+def positive_weight(value: Any) -> None:
+  """Accepts a number >= 0."""
+  number('positive_weight', value)
+  if _known(value) and value < 0:
+    raise ValueError(
+        f'positive_weight must be >= 0, got {value}; 1 gives InfoNCE, 0 the '
+        'decoupled loss.'
+    )
+
+
+def fraction(name: str, value: Any) -> None:
+  """Accepts a number in (0, 1]."""
+  number(name, value)
+  if _known(value) and not 0 < value <= 1:
+    raise ValueError(
+        f'{name} must be in (0, 1], got {value}; it is the share of the '
+        'negatives that counts.'
     )
 
 

@@ -58,31 +58,42 @@ def negative_mass(
   return mass, k, -k * tau_plus, False
 
 
-def hard_nce(pos, neg, beta, tau_plus, m=math, **floors):
-  """mean over positives of log(1 + Ng / e^p)."""
+def hard_nce(pos, neg, beta, tau_plus, m=math, positive_weight=1, **floors):
+  """mean over positives of log(w + Ng / e^p)."""
   if not len(neg):
     return 0.0
   mass, *_ = negative_mass(pos, neg, beta, tau_plus, m=m, **floors)
-  return sum(m.log(1 + mass / m.exp(p)) for p in pos) / len(pos)
+  terms = [m.log(positive_weight + mass / m.exp(p)) for p in pos]
+  return sum(terms) / len(pos)
 
 
 def hard_nce_grad(
-    pos, neg, beta, tau_plus, stop_gradient_weights=False, m=math, **floors
-):
+    pos, neg, beta, tau_plus, stop_gradient_weights=False, m=math,
+    positive_weight=1, **floors,
+):  # fmt: skip
   """(d loss / d pos, d loss / d neg)."""
   if not len(neg):
     return [0.0] * len(pos), []
   mass, by_neg, by_pos, _ = negative_mass(
       pos, neg, beta, tau_plus, m=m, **floors
   )
-  by_mass = sum(1 / (m.exp(p) + mass) for p in pos) / len(pos)
+  bottoms = [positive_weight * m.exp(p) + mass for p in pos]
+  by_mass = sum(1 / bottom for bottom in bottoms) / len(pos)
   d_pos = tilted_mean_grad(pos, beta, stop_gradient_weights, m)
   d_neg = tilted_mean_grad(neg, beta, stop_gradient_weights, m)
   to_pos = [
-      by_mass * by_pos * d - mass / (m.exp(p) + mass) / len(pos)
-      for p, d in zip(pos, d_pos, strict=True)
+      by_mass * by_pos * d - mass / bottom / len(pos)
+      for bottom, d in zip(bottoms, d_pos, strict=True)
   ]
   return to_pos, [by_mass * by_neg * d for d in d_neg]
+
+
+def perplexity(logits, beta):
+  """e^H of the weights e^{beta s}, normalized."""
+  top = max(logits)
+  weights = [math.exp(beta * (s - top)) for s in logits]
+  weights = [w / sum(weights) for w in weights]
+  return math.exp(-sum(w * math.log(w) for w in weights if w))
 
 
 # --- Losses on cosines ------------------------------------------------------
@@ -110,18 +121,40 @@ def floors(floor, temperature):
   return {'soft_floor': 0.5} if floor == 'soft' else {}
 
 
-def _contrast(units, anchors, temperature, beta, tau_plus, floor, stop, m):
-  """Losses of (row, positive, negatives), and their gradient in ``units``."""
+def is_too_close(cosine, positive, margin, relative=False):
+  """Whether a negative's cosine is above the positive's less a margin."""
+  return cosine > positive - margin * (abs(positive) if relative else 1)
+
+
+def _contrast(
+    units, anchors, *, temperature, beta, tau_plus, floor='sphere',
+    positive_weight=1, margin=None, relative=False, guide=None,
+    stop_gradient_weights=False, m=math,
+):  # fmt: skip
+  """Losses of (row, positive, negatives, spared), and gradient in ``units``.
+
+  ``spared`` are negatives that the margin never drops; ``beta`` may be one for
+  each anchor; ``guide`` are the rows whose cosines the margin compares.
+  """
   grad = [[0 * x for x in row] for row in units]
   losses = []
-  knobs = {'beta': beta, 'tau_plus': tau_plus, 'm': m}
+  guide = units if guide is None else guide
+  betas = [beta] * len(anchors) if np.ndim(beta) == 0 else beta
+  knobs = {'tau_plus': tau_plus, 'positive_weight': positive_weight, 'm': m}
   knobs |= floors(floor, temperature)
-  for i, positive, negatives in anchors:
+  for (i, positive, negatives, spared), b in zip(anchors, betas, strict=True):
+    if margin is not None:
+      own = dot(guide[i], guide[positive])
+      negatives = [
+          j for j in negatives
+          if not is_too_close(dot(guide[i], guide[j]), own, margin, relative)
+      ]  # fmt: skip
+    negatives = [*negatives, *spared]
     logit = lambda j, i=i: dot(units[i], units[j]) / temperature  # noqa: E731
     pos, neg = [logit(positive)], [logit(j) for j in negatives]
-    losses.append(hard_nce(pos, neg, **knobs))
+    losses.append(hard_nce(pos, neg, beta=b, **knobs))
     to_pos, to_neg = hard_nce_grad(
-        pos, neg, stop_gradient_weights=stop, **knobs
+        pos, neg, beta=b, stop_gradient_weights=stop_gradient_weights, **knobs
     )
     pulls = zip([positive, *negatives], [*to_pos, *to_neg], strict=True)
     for j, pull in pulls:
@@ -144,24 +177,25 @@ def _through_unit(rows, units, grad, m):
   return result
 
 
-def simclr(
-    z1, z2, *, temperature, beta, tau_plus, floor='sphere', labels=None,
-    stop_gradient_weights=False, m=math,
-):  # fmt: skip
+def _joined_units(arrays, m):
+  if arrays is None:
+    return None
+  return [unit(row, m) for array in arrays for row in numbers(array, m)]
+
+
+def simclr(z1, z2, *, labels=None, guide=None, m=math, **knobs):
   """(loss per pair, gradient of their mean in z1, in z2)."""
   batch = len(z1)
   labels = range(batch) if labels is None else labels
   rows = numbers(z1, m) + numbers(z2, m)
   units = [unit(row, m) for row in rows]
+  guide = _joined_units(guide, m)
   anchors = []
   for i in range(2 * batch):
     own = labels[i % batch]
     negatives = [j for j in range(2 * batch) if labels[j % batch] != own]
-    anchors.append((i, (i + batch) % (2 * batch), negatives))
-  losses, grad = _contrast(
-      units, anchors, temperature, beta, tau_plus, floor,
-      stop_gradient_weights, m,
-  )  # fmt: skip
+    anchors.append((i, (i + batch) % (2 * batch), negatives, []))
+  losses, grad = _contrast(units, anchors, guide=guide, m=m, **knobs)
   grad = _through_unit(rows, units, grad, m)
   grad = [[g / (2 * batch) for g in row] for row in grad]
   pairs = [(losses[i] + losses[i + batch]) / 2 for i in range(batch)]
@@ -169,8 +203,8 @@ def simclr(
 
 
 def in_batch(
-    anchors, positives, *, temperature, beta, tau_plus, negatives=None,
-    floor='sphere', labels=None, stop_gradient_weights=False, m=math,
+    anchors, positives, *, negatives=None, where=None, labels=None, guide=None,
+    m=math, **knobs,
 ):  # fmt: skip
   """(loss per anchor, gradient of their mean in anchors, in positives)."""
   batch = len(anchors)
@@ -186,23 +220,27 @@ def in_batch(
       own = numbers(negatives if shared else negatives[i], m)
       extra[i] = list(range(len(rows), len(rows) + len(own)))
       rows += own
+  if where is not None:
+    where = np.broadcast_to(where, (batch, len(extra[0])))
+    extra = [
+        [j for j, kept in zip(own, row, strict=True) if kept]
+        for own, row in zip(extra, where, strict=True)
+    ]
   units = [unit(row, m) for row in rows]
-  triples = []
+  guide = _joined_units(guide, m)
+  given = []
   for i in range(batch):
     others = [batch + j for j in range(batch) if labels[j] != labels[i]]
-    triples.append((i, batch + i, others + extra[i]))
-  losses, grad = _contrast(
-      units, triples, temperature, beta, tau_plus, floor,
-      stop_gradient_weights, m,
-  )  # fmt: skip
+    given.append((i, batch + i, others, extra[i]))
+  losses, grad = _contrast(units, given, guide=guide, m=m, **knobs)
   grad = _through_unit(rows, units, grad, m)
   grad = [[g / batch for g in row] for row in grad]
   return losses, grad[:batch], grad[batch : 2 * batch]
 
 
 def moco(
-    queries, keys, queue, *, temperature, beta, tau_plus, floor='sphere',
-    where=None, extra=None, m=math,
+    queries, keys, queue, *, where=None, extra=None, guide=None, m=math,
+    **knobs,
 ):  # fmt: skip
   """(loss per query, gradient of their mean in the queries)."""
   batch, length = len(queries), len(queue)
@@ -214,18 +252,17 @@ def moco(
   if where is None:
     where = np.ones((batch, length), bool)
   where = np.broadcast_to(where, (batch, length))
-  triples = [
+  given = [
       (
           i,
           batch + i,
-          [2 * batch + j for j in range(length) if where[i, j]]
-          + [2 * batch + length + own * i + j for j in range(own)],
+          [2 * batch + j for j in range(length) if where[i, j]],
+          [2 * batch + length + own * i + j for j in range(own)],
       )
       for i in range(batch)
   ]
-  losses, grad = _contrast(
-      units, triples, temperature, beta, tau_plus, floor, False, m
-  )
+  guide = _joined_units(guide, m)
+  losses, grad = _contrast(units, given, guide=guide, m=m, **knobs)
   grad = _through_unit(rows, units, grad, m)
   return losses, [[g / batch for g in row] for row in grad[:batch]]
 

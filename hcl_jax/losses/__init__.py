@@ -4,10 +4,12 @@
 from hcl_jax.losses._in_batch import in_batch_loss
 from hcl_jax.losses._in_batch import simclr_loss
 from hcl_jax.losses._infograph import infograph_loss
+from hcl_jax.losses._margin import Margin
 from hcl_jax.losses._nce import clipped_beta
 from hcl_jax.losses._nce import debiased_nce_loss
 from hcl_jax.losses._nce import hard_nce_loss
 from hcl_jax.losses._nce import nce_loss
+from hcl_jax.losses._perplexity import beta_for_perplexity
 from hcl_jax.losses._queue import moco_loss
 from hcl_jax.losses._quick_thoughts import quick_thoughts_clamp_fraction
 from hcl_jax.losses._quick_thoughts import quick_thoughts_loss
@@ -15,6 +17,8 @@ from hcl_jax.losses._sigmoid import sigmoid_loss
 from hcl_jax.losses._supcon import supcon_loss
 
 __all__ = (
+    'Margin',
+    'beta_for_perplexity',
     'clipped_beta',
     'debiased_nce_loss',
     'hard_nce_loss',

@@ -12,7 +12,9 @@ Two scans over tiles serve every loss:
   columns go around a ring of devices.
 """
 
+from collections.abc import Callable
 import functools
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -26,6 +28,7 @@ from hcl_jax import _devices
 from hcl_jax import _vectors
 from hcl_jax.losses import _columns
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _perplexity
 from hcl_jax.losses import _tiles
 from hcl_jax.losses import tilting
 
@@ -50,6 +53,8 @@ def gram_negatives(
     scale: jax.Array,
     beta: jax.Array,
     block: int,
+    limits: jax.Array | None = None,
+    guide: tuple[jax.Array, jax.Array] | None = None,
     stop_gradient_weights: bool = False,
 ) -> tuple[jax.Array, _nce.Negatives]:
   """Computes positives and negatives of both views of every pair.
@@ -60,26 +65,38 @@ def gram_negatives(
     labels: integers ``[batch]``; rows of equal label are no negatives. None:
       the row number.
     scale: 1 / temperature.
-    beta: concentration.
+    beta: concentration, a scalar or ``[2 * batch]``.
     block: rows of a tile.
+    limits: rows above this cosine are no negatives, ``[2 * batch]``.
+    guide: unit vectors of both views whose cosines the limits are about.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
     The positive's cosine and the negatives, each ``[2 * batch]``: rows of z1,
-    then rows of z2.
+    then rows of z2. Beta and limits have this order too.
   """
-  batch, dim = z1.shape
+  batch = z1.shape[0]
+
   # Both views of a pair in adjacent rows: a pair never spans two blocks.
-  z = jnp.stack([z1, z2], axis=1).reshape(2 * batch, dim)
+  def adjacent(x1, x2):
+    return jnp.stack([x1, x2], axis=1).reshape(2 * batch, *x1.shape[1:])
+
   masked = labels is not None
   labels = jnp.arange(batch, dtype=jnp.int32) if labels is None else labels
-  ids = jnp.repeat(labels, 2, total_repeat_length=2 * batch)
   scan = _Scan(
       block=2 * _blocks.even_block(batch, max(block // 2, 1)),
       masked=masked,
       frozen=stop_gradient_weights,
   )
-  outputs = _gram(*_devices.same_varying((z, ids, scale, beta)), scan)
+  inputs = _GramInputs(
+      adjacent(z1, z2),
+      adjacent(labels, labels),
+      scale,
+      adjacent(*jnp.split(beta, 2)) if beta.ndim else beta,
+      None if limits is None else adjacent(*jnp.split(limits, 2)),
+      None if guide is None else adjacent(*guide),
+  )
+  outputs = _gram(_devices.same_varying(inputs), scan)
   peak, log_mean, count, positive = (
       x.reshape(batch, 2).T.reshape(2 * batch) for x in outputs
   )
@@ -88,35 +105,27 @@ def gram_negatives(
 
 
 def column_negatives(
-    rows: jax.Array,
-    columns: jax.Array,
+    columns: _columns.Columns,
     *,
     scale: jax.Array,
     beta: jax.Array,
     block: int,
-    row_ids: jax.Array | None = None,
-    column_ids: jax.Array | None = None,
-    where: jax.Array | None = None,
     own: jax.Array | None = None,
+    own_where: jax.Array | None = None,
     axis_name: str | None = None,
     stop_gradient_weights: bool = False,
 ) -> _nce.Negatives:
   """Computes negatives of rows among columns.
 
   Args:
-    rows: unit vectors ``[batch, dim]``.
-    columns: unit vectors ``[n, dim]``.
+    columns: unit vectors of rows and columns, and which of them count.
     scale: 1 / temperature.
-    beta: concentration.
+    beta: concentration, a scalar or ``[batch]``.
     block: rows and columns of a tile.
-    row_ids: integers ``[batch]``; with ``column_ids``, columns of equal id are
-      no negatives.
-    column_ids: ids of the first m <= n columns, integers ``[m]``; the other
-      columns are negatives of every row.
-    where: columns to count, ``[batch or 1, n]``; not with ``axis_name``.
     own: cosines of further negatives of each row alone, ``[batch, k]``.
-    axis_name: mapped axis; columns (and their ids) of all devices go around its
-      ring, so that each row is compared with all columns.
+    own_where: which of these count, ``[batch, k]``; None: all.
+    axis_name: mapped axis; columns (and what belongs to them) of all devices go
+      around its ring, so that each row is compared with all columns.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
@@ -124,19 +133,67 @@ def column_negatives(
   """
   scan = _Scan(
       block=block,
-      masked=row_ids is not None,
+      masked=columns.row_ids is not None,
       frozen=stop_gradient_weights,
       axis_name=axis_name,
   )
-  inputs = _ColumnInputs(
-      _columns.Columns(rows, columns, row_ids, column_ids, where),
-      own,
-      scale,
-      beta,
-  )
+  inputs = _ColumnInputs(columns, own, own_where, scale, beta)
   peak, log_mean, count = _negatives(_devices.same_varying(inputs), scan)
   peak, count = stop_gradient((peak, count))
   return _nce.Negatives(peak, log_mean, jnp.log(count))
+
+
+def negatives_of(
+    columns: _columns.Columns,
+    hyperparameters: _nce.Hyperparameters,
+    *,
+    cosines: jax.Array | None,
+    block: int | None,
+    own: jax.Array | None = None,
+    own_where: jax.Array | None = None,
+    axis_name: str | None = None,
+    stop_gradient_weights: bool = False,
+) -> _nce.Negatives:
+  """Computes negatives from cosines in memory, or by tiles of ``block``.
+
+  Other arguments are those of :func:`column_negatives`.
+  """
+  scale, beta = hyperparameters.scale, hyperparameters.beta
+  if hyperparameters.effective_negatives is not None:
+    beta = _perplexity.of_columns(
+        columns,
+        fraction=hyperparameters.effective_negatives,
+        scale=scale,
+        cosines=cosines,
+        block=block,
+        own=own,
+        own_where=own_where,
+        axis_name=axis_name,
+    )
+  if block is not None:
+    return column_negatives(
+        columns,
+        scale=scale,
+        beta=beta,
+        block=block,
+        own=own,
+        own_where=own_where,
+        axis_name=axis_name,
+        stop_gradient_weights=stop_gradient_weights,
+    )
+  assert cosines is not None
+  keep = _columns.mask(columns, cosines)
+  if own is not None:
+    if keep is not None or own_where is not None:
+      parts = [
+          jnp.broadcast_to(True if x is None else x, like.shape)
+          for x, like in ((keep, cosines), (own_where, own))
+      ]
+      keep = jnp.concatenate(parts, axis=1)
+    cosines = jnp.concatenate([cosines, own], axis=1)
+  return _nce.dense_negatives(
+      cosines, scale, beta, keep, stop_gradient_weights=stop_gradient_weights
+  )
 
 
 # --- Scans over the tiles ---------------------------------------------------
@@ -151,113 +208,176 @@ class _Scan(NamedTuple):
   axis_name: str | None = None
 
 
-def _gram_primal(z, ids, scale, beta, scan):
-  return _gram_fwd(z, ids, scale, beta, scan)[0]
+class _GramInputs(NamedTuple):
+  """Arrays of :func:`gram_negatives`, with the views of a pair adjacent."""
+
+  z: jax.Array
+  ids: jax.Array
+  scale: jax.Array
+  beta: jax.Array
+  limits: jax.Array | None
+  guide: jax.Array | None
 
 
-_gram = jax.custom_vjp(_gram_primal, nondiff_argnums=(4,))
+def _gram_primal(inputs, scan):
+  return _gram_fwd(inputs, scan)[0]
 
 
-def _gram_tiles(z, ids, scan):
-  """Returns blocks, pairs of different blocks, and masks of a tile."""
+_gram = jax.custom_vjp(_gram_primal, nondiff_argnums=(1,))
+
+
+class _GramTiles(NamedTuple):
+  """Blocks of rows, pairs of blocks, and what belongs to a tile."""
+
+  blocks: jax.Array
+  pairs: tuple[int, Callable[[jax.Array], tuple[jax.Array, jax.Array]]]
+  partners: np.ndarray  # where the tiles of the diagonal have positives
+  keep: Callable[..., Any]
+  beta: Callable[..., Any]
+
+
+def _gram_tiles(inputs, scan):
+  z, ids, _, beta, limits, guide = inputs
   n, block = z.shape[0], scan.block
-  blocks, id_blocks = _blocks.split(z, block), _blocks.split(ids, block)
+  in_blocks = functools.partial(_blocks.split, block=block)
+  blocks, id_blocks = in_blocks(z), in_blocks(ids)
   k = blocks.shape[0]
   row = np.arange(block)
-  pair = row[:, None] == (row ^ 1)[None, :]
-  pairs = _tiles.pairs_of_blocks(k)
+  if limits is not None:
+    limits = in_blocks(limits)
+  if guide is not None:
+    guide = in_blocks(guide)
+  betas = in_blocks(beta) if beta.ndim else None
 
-  def keep(i, j):
-    differ = id_blocks[i][:, None] != id_blocks[j][None, :]
+  def keep(i, j, c, axes, on_diagonal=False):
+    kept = None
+    # Off the diagonal there is no self or partner to mask.
+    if on_diagonal or scan.masked:
+      kept = id_blocks[i][:, None] != id_blocks[j][None, :]
     if n % block:
       inside = jnp.arange(k * block).reshape(k, block) < n
-      differ &= inside[i][:, None] & inside[j][None, :]
-    return differ
+      inside = inside[i][:, None] & inside[j][None, :]
+      kept = inside if kept is None else kept & inside
+    if limits is None:
+      return kept
+    if guide is not None:
+      c = _vectors.inner_products(guide[i], guide[j])
+    low = {1: c <= limits[i][:, None], 0: c <= limits[j][None, :]}
+    return tuple(
+        low[axis] if kept is None else low[axis] & kept for axis in axes
+    )
 
-  # Off the diagonal there is no self or partner to mask.
-  off_keep = keep if scan.masked or n % block else lambda i, j: None
-  return blocks, pairs, pair, keep, off_keep
+  def beta_of(i, j, axes):
+    if betas is None:
+      return beta
+    return tuple(betas[i if axis == 1 else j] for axis in axes)
+
+  return _GramTiles(
+      blocks,
+      _tiles.pairs_of_blocks(k),
+      row[:, None] == (row ^ 1)[None, :],
+      keep,
+      beta_of,
+  )
 
 
-def _gram_fwd(z, ids, scale, beta, scan):
+def _gram_fwd(inputs, scan):
+  z, scale = inputs.z, inputs.scale
   n = z.shape[0]
-  blocks, pairs, pair, keep, off_keep = _gram_tiles(z, ids, scan)
+  tiles = _gram_tiles(inputs, scan)
+  blocks = tiles.blocks
   k = blocks.shape[0]
 
   def diagonal(_, i):
     c = _vectors.inner_products(blocks[i], blocks[i])
     empty = _tiles.nothing(scan.block, z)
-    (fold,) = _tiles.fold_tile((empty,), c, keep(i, i), scale, beta)
-    return None, (fold, jnp.sum(jnp.where(pair, c, 0), axis=1))
+    keep = tiles.keep(i, i, c, (1,), on_diagonal=True)
+    beta = tiles.beta(i, i, (1,))
+    (fold,) = _tiles.fold_tile((empty,), c, keep, scale, beta)
+    return None, (fold, jnp.sum(jnp.where(tiles.partners, c, 0), axis=1))
 
   def off(folds, ij):
     i, j = ij
     c = _vectors.inner_products(blocks[i], blocks[j])
+    axes = 1, 0
     row, column = _tiles.fold_tile(
-        (folds[i], folds[j]), c, off_keep(i, j), scale, beta, axes=(1, 0)
+        (folds[i], folds[j]),
+        c,
+        tiles.keep(i, j, c, axes),
+        scale,
+        tiles.beta(i, j, axes),
+        axes=axes,
     )
     return folds.at[i].set(row).at[j].set(column)
 
   _, (folds, positive) = lax.scan(diagonal, None, jnp.arange(k))
-  folds = _tiles.visit(off, folds, *pairs)
+  folds = _tiles.visit(off, folds, *tiles.pairs)
   folds = tilting.Fold(*(_blocks.join(folds[:, k], n) for k in range(5)))
   log_mean = tilting.log_mean(*folds[2:])
   outputs = folds.peak, log_mean, folds.number, _blocks.join(positive, n)
-  return outputs, (z, ids, scale, beta, folds.peak, folds.low, log_mean)
+  return outputs, (inputs, folds.peak, folds.low, log_mean)
 
 
 def _gram_bwd(scan, residuals, cotangents):
-  z, ids, scale, beta, peak, low, log_mean = residuals
+  inputs, peak, low, log_mean = residuals
+  z, scale, beta = inputs.z, inputs.scale, inputs.beta
   _, cotangent, _, positive_cotangent = cotangents
   n = z.shape[0]
-  blocks, pairs, pair, keep, off_keep = _gram_tiles(z, ids, scan)
+  tiles = _gram_tiles(inputs, scan)
+  blocks = tiles.blocks
   transposed = jnp.swapaxes(blocks, 1, 2)
   side = _tiles.Side.of(cotangent, peak, low, log_mean)
   sides = side.in_blocks(scan.block)
   positive = _blocks.split(positive_cotangent, scan.block)
 
-  def diagonal(sums, i):
-    zi = blocks[i]
-    to_c, *parts = _tiles.tile_cotangents(
-        (sides[i], sides[i]),
-        _vectors.inner_products(zi, zi),
-        keep(i, i),
+  def to_tile(i, j, on_diagonal):
+    c, axes = _vectors.inner_products(blocks[i], blocks[j]), (1, 0)
+    return _tiles.tile_cotangents(
+        (sides[i], sides[j]),
+        c,
+        tiles.keep(i, j, c, axes, on_diagonal),
         scale,
-        beta,
+        tiles.beta(i, j, axes),
         frozen=scan.frozen,
-        axes=(1, 0),
+        axes=axes,
     )
+
+  def added(sums, parts, i, j, share):
+    (to_scale, to_beta), (scale_part, beta_part) = sums, parts
+    to_scale = to_scale + share * scale_part
+    if beta.ndim:
+      row, column = beta_part
+      to_beta = to_beta.at[i].add(share * row).at[j].add(share * column)
+    else:
+      to_beta = to_beta + share * beta_part
+    return to_scale, to_beta
+
+  def diagonal(sums, i):
+    to_c, *parts = to_tile(i, i, True)
     p = positive[i]
-    to_c = jnp.where(pair, p[:, None] + p[None, :], to_c)
+    to_c = jnp.where(tiles.partners, p[:, None] + p[None, :], to_c)
     # The tile has both triangles, so scale and beta were counted twice.
-    sums = [s + x / 2 for s, x in zip(sums, parts, strict=True)]
-    return sums, _vectors.product(to_c, zi)
+    return added(sums, parts, i, i, 0.5), _vectors.product(to_c, blocks[i])
 
   def off(carry, ij):
     sums, rows, columns = carry
     i, j = ij
-    to_c, *parts = _tiles.tile_cotangents(
-        (sides[i], sides[j]),
-        _vectors.inner_products(blocks[i], blocks[j]),
-        off_keep(i, j),
-        scale,
-        beta,
-        frozen=scan.frozen,
-        axes=(1, 0),
-    )
-    sums = [s + x for s, x in zip(sums, parts, strict=True)]
+    to_c, *parts = to_tile(i, j, False)
     rows = rows.at[i].add(_vectors.product(to_c, blocks[j]))
     # Transposed sums: XLA:CPU takes twice as long for a transposed left factor.
     columns = columns.at[j].add(_vectors.product(transposed[i], to_c))
-    return sums, rows, columns
+    return added(sums, parts, i, j, 1), rows, columns
 
-  sums = [_devices.varying_as(jnp.zeros_like(x), z) for x in (scale, beta)]
+  zeros = jnp.zeros_like(blocks, shape=blocks.shape[: 2 * beta.ndim])
+  sums = _devices.varying_as((jnp.zeros_like(scale), zeros), z)
   sums, rows = lax.scan(diagonal, sums, jnp.arange(blocks.shape[0]))
   columns = _devices.varying_as(jnp.zeros_like(transposed), z)
-  sums, rows, columns = _tiles.visit(off, (sums, rows, columns), *pairs)
+  sums, rows, columns = _tiles.visit(off, (sums, rows, columns), *tiles.pairs)
+  to_scale, to_beta = sums
   to_z = _blocks.join(rows + jnp.swapaxes(columns, 1, 2), n)
-  to_scale = sums[0] + jnp.sum(cotangent * (1 - peak))
-  return to_z, None, to_scale, sums[1]
+  to_scale += jnp.sum(cotangent * (1 - peak))
+  to_beta = _blocks.join(to_beta, n) if beta.ndim else to_beta
+  return (_GramInputs(to_z, None, to_scale, to_beta, None, None),)
 
 
 _gram.defvjp(_gram_fwd, _gram_bwd)
@@ -268,6 +388,7 @@ class _ColumnInputs(NamedTuple):
 
   columns: _columns.Columns
   own: jax.Array | None
+  own_where: jax.Array | None
   scale: jax.Array
   beta: jax.Array
 
@@ -279,12 +400,21 @@ def _negatives_primal(inputs, scan):
 _negatives = jax.custom_vjp(_negatives_primal, nondiff_argnums=(1,))
 
 
-def _negatives_fwd(inputs, scan):
-  rows, own, scale, beta = inputs.columns.rows, *inputs[1:]
-  tiles = _columns.split(inputs.columns, scan.block)
+def _beta_of_rows(beta, tiles):
+  """Returns a function from a block of rows to its beta, as tiles take it."""
+  if not beta.ndim:
+    return lambda i: beta
+  blocks = _blocks.split(beta, tiles.rows.shape[1])
+  return lambda i: (blocks[i],)
 
-  def fold_tile(fold, c, keep):
-    return _tiles.fold_tile((fold,), c, keep, scale, beta)[0]
+
+def _negatives_fwd(inputs, scan):
+  rows, own, own_where, scale, beta = inputs.columns.rows, *inputs[1:]
+  tiles = _columns.split(inputs.columns, scan.block)
+  beta_of = _beta_of_rows(beta, tiles)
+
+  def fold_tile(fold, c, keep, i):
+    return _tiles.fold_tile((fold,), c, keep, scale, beta_of(i))[0]
 
   empty = _tiles.nothing(tiles.rows.shape[:2], rows)
   folds = _columns.fold(
@@ -294,7 +424,8 @@ def _negatives_fwd(inputs, scan):
       *(_blocks.join(folds[:, k], rows.shape[0]) for k in range(5))
   )
   if own is not None:
-    mine = tilting.fold(own, scale, beta, None)
+    across = beta[:, None] if beta.ndim else beta
+    mine = tilting.fold(own, scale, across, own_where, lowest=_tiles.BELOW)
     folds = tilting.merge(folds, mine, scale, beta)
   log_mean = tilting.log_mean(*folds[2:])
   residuals = inputs, folds.peak, folds.low, log_mean
@@ -303,28 +434,40 @@ def _negatives_fwd(inputs, scan):
 
 def _negatives_bwd(scan, residuals, cotangents):
   inputs, peak, low, log_mean = residuals
-  columns, own, scale, beta = inputs
+  columns, own, own_where, scale, beta = inputs
   _, cotangent, _ = cotangents
   tiles = _columns.split(columns, scan.block)
+  beta_of = _beta_of_rows(beta, tiles)
   side = _tiles.Side.of(cotangent, peak, low, log_mean)
   tile_cotangents = functools.partial(
-      _tiles.tile_cotangents, scale=scale, beta=beta, frozen=scan.frozen
+      _tiles.tile_cotangents, scale=scale, frozen=scan.frozen
   )
+
+  def to_tile(side, c, keep, i):
+    to_c, to_scale, to_beta = tile_cotangents((side,), c, keep, beta=beta_of(i))
+    return to_c, to_scale, *jax.tree.leaves(to_beta)
+
+  zeros = jnp.zeros_like(tiles.rows, shape=tiles.rows.shape[: 2 * beta.ndim])
   (to_scale, to_beta), to_rows, to_columns = _columns.cotangents(
       tiles,
       columns,
       side.in_blocks(tiles.rows.shape[1]),
-      [jnp.zeros_like(x) for x in (scale, beta)],
-      lambda side, c, keep: tile_cotangents((side,), c, keep),
+      [jnp.zeros_like(scale), zeros],
+      to_tile,
       scan.axis_name,
   )
+  if beta.ndim:
+    to_beta = _blocks.join(to_beta, beta.shape[0])
   to_own = None
   if own is not None:
-    to_own, own_scale, own_beta = tile_cotangents((side,), own, None)
+    to_own, own_scale, own_beta = tile_cotangents(
+        (side,), own, own_where, beta=(beta,) if beta.ndim else beta
+    )
+    (own_beta,) = jax.tree.leaves(own_beta)
     to_scale, to_beta = to_scale + own_scale, to_beta + own_beta
   to_scale += jnp.sum(cotangent * (1 - peak))
   to_columns = _columns.Columns(to_rows, to_columns)
-  return (_ColumnInputs(to_columns, to_own, to_scale, to_beta),)
+  return (_ColumnInputs(to_columns, to_own, None, to_scale, to_beta),)
 
 
 _negatives.defvjp(_negatives_fwd, _negatives_bwd)

@@ -11,6 +11,7 @@ import functools
 from typing import NamedTuple
 
 import jax
+from jax import lax
 import jax.numpy as jnp
 
 from hcl_jax import _blocks
@@ -22,8 +23,10 @@ from hcl_jax.losses import _tiles
 class Columns(NamedTuple):
   """Rows and columns, and which columns count for a row.
 
-  Columns with the id of the row do not count. The ids are those of the first
-  m <= n columns; the others have none. ``where`` is ``[batch or 1, n]``.
+  Columns with the id of the row do not count, nor do those whose cosine (of the
+  guide, if there is one) is above the row's limit. Ids, limits and guide are
+  about the first m <= n columns; the others count for every row. ``where`` is
+  ``[batch or 1, n]``, with a ring ``[1, n]``.
   """
 
   rows: jax.Array
@@ -31,46 +34,139 @@ class Columns(NamedTuple):
   row_ids: jax.Array | None = None
   column_ids: jax.Array | None = None
   where: jax.Array | None = None
+  limits: jax.Array | None = None
+  guide_rows: jax.Array | None = None
+  guide_columns: jax.Array | None = None
+
+
+class Visiting(NamedTuple):
+  """What goes around the ring: blocks of columns and what belongs to them."""
+
+  blocks: jax.Array
+  ids: jax.Array | None
+  where: jax.Array | None
+  guide: jax.Array | None
 
 
 class ColumnTiles(NamedTuple):
   """Blocks of rows and columns, their tiles, and masks of a tile."""
 
   rows: jax.Array
-  visiting: tuple[jax.Array, jax.Array | None]  # blocks of columns, their ids
+  visiting: Visiting
   number: int
   place: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
   keep: Callable[..., jax.Array | None]
 
 
+def gathered(inputs: Columns, axis_name: str) -> Columns:
+  """Returns the same rows with the columns of all devices."""
+  compared = _compared(inputs)
+  gather = functools.partial(lax.all_gather, axis_name=axis_name, tiled=True)
+
+  def gather_columns(x):
+    parts = [x[:compared]] + [x[compared:]] * (x.shape[0] > compared)
+    return jnp.concatenate([gather(part) for part in parts])
+
+  where = inputs.where
+  return inputs._replace(
+      columns=gather_columns(inputs.columns),
+      column_ids=_if_given(gather, inputs.column_ids),
+      where=None if where is None else gather_columns(where[0])[None],
+      guide_columns=_if_given(gather, inputs.guide_columns),
+  )
+
+
+def mask(inputs: Columns, cosines: jax.Array) -> jax.Array | None:
+  """Returns which columns count for which row; None if all of them do."""
+  n = inputs.columns.shape[0]
+  compared = _compared(inputs)
+  if inputs.guide_rows is not None and inputs.guide_columns is not None:
+    cosines = _vectors.inner_products(inputs.guide_rows, inputs.guide_columns)
+    cosines = jnp.pad(cosines, ((0, 0), (0, n - compared)))
+  ids = inputs.column_ids
+  kept = _kept(
+      inputs.row_ids,
+      None if ids is None else jnp.pad(ids, (0, n - compared)),
+      cosines,
+      inputs.limits,
+      jnp.arange(n) >= compared if compared < n else None,
+  )
+  if inputs.where is None:
+    return kept
+  return inputs.where if kept is None else inputs.where & kept
+
+
+def _compared(inputs):
+  """Returns how many columns, the first ones, ids and limits are about."""
+  for about in (inputs.column_ids, inputs.guide_columns):
+    if about is not None:
+      return about.shape[0]
+  return inputs.columns.shape[0]
+
+
+def _if_given(function, x):
+  return None if x is None else function(x)
+
+
+def _kept(row_ids, column_ids, cosines, limits, always):
+  """Returns a mask of rows and columns by ids and limits, or None."""
+  kept = None
+  if row_ids is not None:
+    kept = row_ids[:, None] != column_ids[None, :]
+  if limits is not None:
+    low = cosines <= limits[:, None]
+    kept = low if kept is None else kept & low
+  if kept is not None and always is not None:
+    kept |= always[None, :]
+  return kept
+
+
 def split(inputs: Columns, block: int) -> ColumnTiles:
   """Splits rows and columns into blocks of at most ``block``."""
-  rows, columns, row_ids, column_ids, where = inputs
-  n = columns.shape[0]
+  rows, columns, row_ids, column_ids, where, limits, *guide = inputs
+  n, compared = columns.shape[0], _compared(inputs)
   row_block, block = (_blocks.even_block(x, block) for x in (rows.shape[0], n))
   row_blocks = _blocks.split(rows, row_block)
   column_blocks = _blocks.split(columns, block)
   k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
   index = jnp.arange(k_columns * block).reshape(k_columns, block)
-  with_id = n
-  if row_ids is not None and column_ids is not None:
-    with_id = column_ids.shape[0]
-    row_ids = _blocks.split(row_ids, row_block)
-    padding = (0, k_columns * block - with_id)
-    column_ids = jnp.pad(column_ids, padding).reshape(k_columns, block)
-  if where is not None:
-    where = jnp.pad(where, ((0, 0), (0, k_columns * block - n)))
-    where = _blocks.split(where, row_block if where.shape[0] > 1 else 1)
-    where = where.reshape(*where.shape[:2], k_columns, block)
 
-  def keep(i, j, visiting_ids):
-    kept = None
-    if row_ids is not None:
-      kept = row_ids[i][:, None] != visiting_ids[j][None, :]
-      if with_id < n:
-        kept |= index[j][None, :] >= with_id
+  def in_column_blocks(x):
+    padding = [(0, k_columns * block - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, padding).reshape(k_columns, block, *x.shape[1:])
+
+  if row_ids is not None and column_ids is not None:
+    row_ids = _blocks.split(row_ids, row_block)
+    column_ids = in_column_blocks(column_ids)
+  if limits is not None:
+    limits = _blocks.split(limits, row_block)
+  guide_rows, guide_columns = guide
+  if guide_rows is not None and guide_columns is not None:
+    guide_rows = _blocks.split(guide_rows, row_block)
+    guide_columns = in_column_blocks(guide_columns)
+  own_where = visiting_where = None
+  if where is not None and where.shape[0] == 1:
+    visiting_where = in_column_blocks(where[0])
+  elif where is not None:
+    own_where = jnp.pad(where, ((0, 0), (0, k_columns * block - n)))
+    own_where = _blocks.split(own_where, row_block)
+    own_where = own_where.reshape(*own_where.shape[:2], k_columns, block)
+
+  def keep(i, j, visiting, c):
+    if guide_rows is not None:
+      c = _vectors.inner_products(guide_rows[i], visiting.guide[j])
+    kept = _kept(
+        None if row_ids is None else row_ids[i],
+        None if row_ids is None else visiting.ids[j],
+        c,
+        None if limits is None else limits[i],
+        index[j] >= compared if compared < n else None,
+    )
     if where is not None:
-      counted = where[i if where.shape[0] > 1 else 0, :, j]
+      if own_where is None:
+        counted = visiting.where[j][None, :]
+      else:
+        counted = own_where[i, :, j]
       kept = counted if kept is None else kept & counted
     elif n % block:
       inside = index[j][None, :] < n
@@ -81,7 +177,7 @@ def split(inputs: Columns, block: int) -> ColumnTiles:
 
   return ColumnTiles(
       row_blocks,
-      (column_blocks, column_ids),
+      Visiting(column_blocks, column_ids, visiting_where, guide_columns),
       k_rows * k_columns,
       lambda t: (t // k_columns, t % k_columns),
       keep,
@@ -99,7 +195,7 @@ def fold(
   Args:
     tiles: blocks of rows and columns.
     folds: stacked sums of the blocks of rows so far, ``[k, sums, block]``.
-    fold_tile: ``(fold, cosines, keep) -> fold`` of a block of rows.
+    fold_tile: ``(fold, cosines, keep, i) -> fold`` of block i of the rows.
     axis_name: mapped axis; columns and their ids go around its ring.
 
   Returns:
@@ -108,9 +204,9 @@ def fold(
 
   def tile(visiting, folds, ij):
     i, j = ij
-    blocks, ids = visiting
-    c = _vectors.inner_products(tiles.rows[i], blocks[j])
-    return folds.at[i].set(fold_tile(folds[i], c, tiles.keep(i, j, ids)))
+    c = _vectors.inner_products(tiles.rows[i], visiting.blocks[j])
+    keep = tiles.keep(i, j, visiting, c)
+    return folds.at[i].set(fold_tile(folds[i], c, keep, i))
 
   def ring_step(carry, _):
     visiting, folds = carry
@@ -137,9 +233,10 @@ def cotangents(
     tiles: blocks of rows and columns.
     inputs: what the tiles were split from.
     sides: stacked residuals of the blocks of rows, ``[k, residuals, block]``.
-    sums: zeros, one for each hyperparameter.
-    tile_cotangents: ``(side, cosines, keep) -> (to_cosines, *parts)``, with a
-      part for each hyperparameter.
+    sums: zeros for each hyperparameter: a scalar, or blocks of rows,
+      ``[k, block]``.
+    tile_cotangents: ``(side, cosines, keep, i) -> (to_cosines, *parts)`` of
+      block i of the rows, with a part for each hyperparameter.
     axis_name: mapped axis; columns go around its ring with their cotangents.
 
   Returns:
@@ -150,14 +247,15 @@ def cotangents(
   def tile(visiting, carry, ij):
     sums, to_rows, to_columns = carry
     i, j = ij
-    blocks, ids = visiting
-    to_c, *parts = tile_cotangents(
-        sides[i],
-        _vectors.inner_products(tiles.rows[i], blocks[j]),
-        tiles.keep(i, j, ids),
-    )
-    sums = [s + x for s, x in zip(sums, parts, strict=True)]
-    to_rows = to_rows.at[i].add(_vectors.product(to_c, blocks[j]))
+    block = visiting.blocks[j]
+    c = _vectors.inner_products(tiles.rows[i], block)
+    keep = tiles.keep(i, j, visiting, c)
+    to_c, *parts = tile_cotangents(sides[i], c, keep, i)
+    sums = [
+        s.at[i].add(x) if s.ndim else s + x
+        for s, x in zip(sums, parts, strict=True)
+    ]
+    to_rows = to_rows.at[i].add(_vectors.product(to_c, block))
     # Transposed sums: XLA:CPU takes twice as long for a transposed left factor.
     to_columns = to_columns.at[j].add(_vectors.product(transposed[i], to_c))
     return sums, to_rows, to_columns
@@ -173,7 +271,7 @@ def cotangents(
     visiting, to_columns = _devices.pass_on((visiting, to_columns), axis_name)
     return (visiting, sums, to_rows, to_columns), None
 
-  blocks, _ = tiles.visiting
+  blocks = tiles.visiting.blocks
   zeros = jnp.zeros_like(tiles.rows), jnp.zeros_like(jnp.swapaxes(blocks, 1, 2))
   carry = tiles.visiting, *_devices.varying_as((sums, *zeros), inputs.rows)
   (_, sums, to_rows, to_columns), _ = _devices.scan_ring(

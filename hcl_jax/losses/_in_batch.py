@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses with negatives from the batch: two views (SimCLR) or two towers."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,7 +13,10 @@ from hcl_jax import _checks
 from hcl_jax import _devices
 from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
+from hcl_jax.losses import _columns
+from hcl_jax.losses import _margin
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _perplexity
 
 # Outside jit, JAX would run operation by operation and trace the scans over
 # tiles at every call.
@@ -30,7 +34,10 @@ def simclr_loss(
     *,
     temperature: ArrayLike = 0.5,
     beta: ArrayLike = 1.0,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.1,
+    positive_weight: ArrayLike = 1.0,
+    margin: ArrayLike | _margin.Margin | None = None,
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     axis_name: str | None = None,
@@ -62,9 +69,22 @@ def simclr_loss(
       vectors.
     z2: embeddings of the second views; row i belongs to row i of z1.
     temperature: t > 0. May be traced and learned.
-    beta: concentration of the tilt on logits, >= 0. May be traced.
+    beta: concentration of the tilt on logits, >= 0: a scalar, one for each
+      pair, ``[batch]``, or one for each anchor, ``[2 batch]``, first views
+      first. May be traced.
+    effective_negatives: instead of beta, the share of an anchor's negatives
+      that shall count, in (0, 1]: beta is chosen for each anchor such that the
+      perplexity of its weights is this share of N, within 1 %. It means the
+      same at every temperature; 0.7 to 0.95 is a safe choice. Takes two more
+      passes over the similarities. May be traced.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced.
+    positive_weight: weight w >= 0 of the positive in the denominator:
+      log(w + Ng / e^{s+}). 0 is the decoupled loss, which is unbounded below;
+      see :func:`hard_nce_loss`. May be traced.
+    margin: drops negatives whose cosine exceeds the positive's minus this, a
+      number or an :class:`hcl_jax.Margin`; see :func:`in_batch_loss`. A guide
+      is (z1, z2).
     floor: lower bound of the estimate Ng. ``'sphere'``: N e^{-1/t}, its minimum
       for unit vectors; ``'soft'``: a smooth positive continuation; ``'none'``:
       0.
@@ -97,9 +117,14 @@ def simclr_loss(
   z1, z2 = _checks.embeddings(z1=z1, z2=z2)
   hyperparameters = _nce.read_hyperparameters(
       z1,
+      z1.shape[:1],
+      (2 * z1.shape[0],),
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
+      positive_weight=positive_weight,
+      effective_negatives=effective_negatives,
+      default_beta=1.0,
       floor=floor,
       block_size=block_size,
   )
@@ -112,6 +137,7 @@ def simclr_loss(
       z2,
       labels,
       hyperparameters,
+      _margin.read(margin, z1=z1, z2=z2),
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
@@ -121,43 +147,71 @@ def simclr_loss(
 
 @_compiled
 def _simclr_loss(
-    z1, z2, labels, hyperparameters, *, floor, axis_name, block_size,
+    z1, z2, labels, hyperparameters, margin, *, floor, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
-  scale, beta, tau_plus = hyperparameters
   batch = z1.shape[0]
   z1, z2 = _vectors.normalize(z1), _vectors.normalize(z2)
+  beta = hyperparameters.beta
+  if beta.shape == (batch,):
+    hyperparameters = hyperparameters._replace(beta=jnp.tile(beta, 2))
   block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
   if axis_name is None and block is not None:
+    limits = guide = None
+    if margin is not None:
+      guide = margin.guide
+      positive = jnp.sum(jnp.multiply(*(guide or (z1, z2))), axis=-1)
+      limits = jnp.tile(margin.limits(positive), 2)
+    if hyperparameters.effective_negatives is not None:
+      ids = jnp.tile(row_ids(labels, batch, None), 2)
+      both, _ = _both(z1, z2)
+      rows = None if guide is None else jnp.concatenate(guide)
+      beta = _perplexity.of_columns(
+          _columns.Columns(both, both, ids, ids, None, limits, rows, rows),
+          fraction=hyperparameters.effective_negatives,
+          scale=hyperparameters.scale,
+          cosines=None,
+          block=block,
+      )
+      hyperparameters = hyperparameters._replace(beta=beta)
     positive, negatives = _blockwise.gram_negatives(
         z1,
         z2,
         labels,
-        scale=scale,
-        beta=beta,
+        scale=hyperparameters.scale,
+        beta=hyperparameters.beta,
         block=block,
+        limits=limits,
+        guide=guide,
         stop_gradient_weights=stop_gradient_weights,
     )
   else:
     ids = row_ids(labels, batch, axis_name)
-    both, other = jnp.concatenate([z1, z2]), jnp.concatenate([z2, z1])
+    both, other = _both(z1, z2)
+    if margin is not None and margin.guide is not None:
+      guide, partners = _both(*margin.guide)
+      margin = dataclasses.replace(margin, guide=(guide, partners, guide))
     positive, negatives = partnered_negatives(
-        both,
+        _columns.Columns(
+            both, both, jnp.concatenate([ids, ids]), jnp.concatenate([ids, ids])
+        ),
         other,
-        both,
+        hyperparameters,
         partner_columns=jnp.roll(jnp.arange(2 * batch), batch),
-        row_ids=jnp.concatenate([ids, ids]),
-        column_ids=jnp.concatenate([ids, ids]),
-        scale=scale,
-        beta=beta,
+        margin=margin,
         axis_name=axis_name,
         block_size=block_size,
         stop_gradient_weights=stop_gradient_weights,
     )
   losses = _nce.cosine_nce(
-      positive, negatives, scale=scale, tau_plus=tau_plus, floor=floor
+      positive, negatives, hyperparameters, floor=floor
   )
   return jnp.mean(losses.reshape(2, batch), axis=0)
+
+
+def _both(z1, z2):
+  """Returns rows of both views, and the other view of each."""
+  return jnp.concatenate([z1, z2]), jnp.concatenate([z2, z1])
 
 
 def in_batch_loss(
@@ -165,9 +219,13 @@ def in_batch_loss(
     positives: jax.Array,
     *,
     negatives: jax.Array | None = None,
+    where: jax.Array | None = None,
     temperature: ArrayLike = 0.05,
     beta: ArrayLike = 1.0,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
+    positive_weight: ArrayLike = 1.0,
+    margin: ArrayLike | _margin.Margin | None = None,
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     axis_name: str | None = None,
@@ -187,9 +245,22 @@ def in_batch_loss(
     negatives: further negatives: ``[n, dim]`` for all anchors (with
       ``axis_name``, those of all devices), or ``[batch, n, dim]``, separate for
       each anchor.
+    where: explicit negatives to count, boolean: ``[n]`` or, without
+      ``axis_name`` or if they are separate, ``[batch, n]``. Rows that it drops
+      may be NaN.
     temperature: t > 0. May be traced and learned.
-    beta: concentration of the tilt on logits, >= 0. May be traced.
+    beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
+      anchor, ``[batch]``. May be traced.
+    effective_negatives: instead of beta, the share of an anchor's negatives
+      that shall count; see :func:`simclr_loss`.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
+    positive_weight: weight of the positive in the denominator, >= 0; 0 is the
+      decoupled loss, which is unbounded below; see :func:`hard_nce_loss`.
+    margin: drops negatives from the batch whose cosine exceeds the positive's
+      minus this: they are probably positives that nobody marked. Explicit
+      negatives stay. An :class:`hcl_jax.Margin` may be relative to the
+      positive's cosine or ask other embeddings, a guide (anchors, positives).
+      At 0, rounding decides about copies of the positive. May be traced.
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
     labels: integers ``[batch]``; rows with the anchor's label are no
       negatives. Explicit negatives always are.
@@ -212,9 +283,13 @@ def in_batch_loss(
   )
   hyperparameters = _nce.read_hyperparameters(
       anchors,
+      anchors.shape[:1],
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
+      positive_weight=positive_weight,
+      effective_negatives=effective_negatives,
+      default_beta=1.0,
       floor=floor,
       block_size=block_size,
   )
@@ -228,8 +303,10 @@ def in_batch_loss(
       anchors,
       positives,
       hyperparameters,
+      _margin.read(margin, anchors=anchors, positives=positives),
       shared=shared,
       own=own,
+      where=_read_where(where, shared, own, batch, axis_name),
       labels=labels,
       floor=floor,
       axis_name=axis_name,
@@ -240,100 +317,99 @@ def in_batch_loss(
 
 @_compiled
 def _in_batch_loss(
-    anchors, positives, hyperparameters, *, shared, own, labels, floor,
-    axis_name, block_size, stop_gradient_weights,
+    anchors, positives, hyperparameters, margin, *, shared, own, where, labels,
+    floor, axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
-  scale, beta, tau_plus = hyperparameters
   batch = anchors.shape[0]
   anchors, positives = map(_vectors.normalize, (anchors, positives))
+  if margin is not None and margin.guide is not None:
+    rows, partners = margin.guide
+    margin = dataclasses.replace(margin, guide=(rows, partners, partners))
+  columns, own_where = positives, None
   if own is not None:
+    if where is not None:
+      own_where = jnp.broadcast_to(where, own.shape[:2])
+      own = jnp.where(own_where[:, :, None], own, 0)
     own = _vectors.inner_products(
         anchors[:, None, :], _vectors.normalize(own)
     ).squeeze(1)
+  elif shared is not None:
+    if where is not None:
+      # A row that no anchor counts must not enter a product: 0 * NaN is NaN.
+      where = jnp.atleast_2d(where)
+      shared = jnp.where(jnp.any(where, axis=0)[:, None], shared, 0)
+      always = ((0, 0), (batch, 0))
+      where = jnp.pad(where, always, constant_values=True)
+    columns = jnp.concatenate([columns, _vectors.normalize(shared)])
   ids = row_ids(labels, batch, axis_name)
   positive, against = partnered_negatives(
-      anchors,
+      _columns.Columns(
+          anchors, columns, ids, ids, where if own is None else None
+      ),
       positives,
-      positives,
+      hyperparameters,
       partner_columns=jnp.arange(batch),
-      row_ids=ids,
-      column_ids=ids,
-      shared=None if shared is None else _vectors.normalize(shared),
+      margin=margin,
       own=own,
-      scale=scale,
-      beta=beta,
+      own_where=own_where,
       axis_name=axis_name,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
-  return _nce.cosine_nce(
-      positive, against, scale=scale, tau_plus=tau_plus, floor=floor
-  )
+  return _nce.cosine_nce(positive, against, hyperparameters, floor=floor)
 
 
 def partnered_negatives(
-    rows: jax.Array,
+    columns: _columns.Columns,
     partners: jax.Array,
-    columns: jax.Array,
+    hyperparameters: _nce.Hyperparameters,
     *,
     partner_columns: jax.Array,
-    row_ids: jax.Array,
-    column_ids: jax.Array,
-    scale: jax.Array,
-    beta: jax.Array,
-    shared: jax.Array | None = None,
+    margin: _margin.Margin | None = None,
     own: jax.Array | None = None,
+    own_where: jax.Array | None = None,
     axis_name: str | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> tuple[jax.Array, _nce.Negatives]:
   """Computes positive cosines and negatives of rows with partners in columns.
 
-  Columns with the id of the row are no negatives; ``shared`` columns always
-  are, and ``own`` contains cosines of further negatives of each row alone.
   ``partner_columns`` count from this device's first column. Other arguments
   are those of :func:`_blockwise.column_negatives`.
   """
   ring = axis_name is not None and block_size is not None
   if axis_name is not None and not ring:
-    first = lax.axis_index(axis_name) * columns.shape[0]
+    # The columns that have an id come first.
+    first = lax.axis_index(axis_name) * partners.shape[0]
     partner_columns = partner_columns + first
-    gather = functools.partial(
-        lax.all_gather, axis_name=axis_name, tiled=True
-    )
-    columns, column_ids = gather(columns), gather(column_ids)
-    shared = None if shared is None else gather(shared)
-  if shared is not None:
-    columns = jnp.concatenate([columns, shared])
-  block = _blockwise.choose_block(rows.shape[0], columns.shape[0], block_size)
-  if ring:
-    block = block_size
-  if block is not None:
+    if margin is not None and margin.guide is not None:
+      *guide, others = margin.guide
+      others = lax.all_gather(others, axis_name, tiled=True)
+      margin = dataclasses.replace(margin, guide=(*guide, others))
+    columns = _columns.gathered(columns, axis_name)
+  rows = columns.rows
+  block = _blockwise.choose_block(
+      rows.shape[0], columns.columns.shape[0], block_size
+  )
+  block = block_size if ring else block
+  cosines = None
+  if block is None:
+    cosines = _vectors.inner_products(rows, columns.columns)
+    positive = jnp.take_along_axis(cosines, partner_columns[:, None], axis=1)
+    positive = positive[:, 0]
+  else:
     positive = jnp.sum(rows * partners, axis=-1)
-    return positive, _blockwise.column_negatives(
-        rows,
-        columns,
-        scale=scale,
-        beta=beta,
-        block=block,
-        row_ids=row_ids,
-        column_ids=column_ids,
-        own=own,
-        axis_name=axis_name if ring else None,
-        stop_gradient_weights=stop_gradient_weights,
-    )
-  cosines = _vectors.inner_products(rows, columns)
-  positive = jnp.take_along_axis(cosines, partner_columns[:, None], axis=1)
-  keep = row_ids[:, None] != column_ids[None, :]
-  if shared is not None:
-    always = ((0, 0), (0, shared.shape[0]))
-    keep = jnp.pad(keep, always, constant_values=True)
-  if own is not None:
-    cosines = jnp.concatenate([cosines, own], axis=1)
-    always = ((0, 0), (0, own.shape[1]))
-    keep = jnp.pad(keep, always, constant_values=True)
-  return positive[:, 0], _nce.dense_negatives(
-      cosines, scale, beta, keep, stop_gradient_weights=stop_gradient_weights
+  if margin is not None:
+    columns = margin.limit(columns, positive)
+  return positive, _blockwise.negatives_of(
+      columns,
+      hyperparameters,
+      cosines=cosines,
+      block=block,
+      own=own,
+      own_where=own_where,
+      axis_name=axis_name if ring else None,
+      stop_gradient_weights=stop_gradient_weights,
   )
 
 
@@ -374,3 +450,23 @@ def _read_negatives(negatives, anchors):
         f'{negatives.shape} beside anchors of shape {anchors.shape}.'
     )
   return None, negatives
+
+
+def _read_where(where, shared, own, batch, axis_name):
+  """Reads a mask of explicit negatives, ``[n]`` or ``[batch, n]``."""
+  if where is None:
+    return None
+  given = shared if own is None else own
+  if given is None:
+    raise ValueError(
+        'where is about explicit negatives, but negatives is None. Pass '
+        'negatives, or use labels for rows of the batch.'
+    )
+  n = given.shape[-2]
+  where = _checks.mask('where', where, (batch, n))
+  if where.ndim == 2 and own is None and axis_name is not None:
+    raise ValueError(
+        f'where must have shape ({n},) for negatives that all devices share; '
+        f'got {where.shape}.'
+    )
+  return jnp.broadcast_to(where, where.shape[:-1] + (n,))

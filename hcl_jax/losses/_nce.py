@@ -41,6 +41,7 @@ from jax.typing import ArrayLike
 
 from hcl_jax import _checks
 from hcl_jax import _vectors
+from hcl_jax.losses import _perplexity
 from hcl_jax.losses import tilting
 
 FLOORS = ('sphere', 'soft', 'none')
@@ -53,6 +54,8 @@ class Hyperparameters(NamedTuple):
   scale: jax.Array
   beta: jax.Array
   tau_plus: jax.Array
+  positive_weight: jax.Array
+  effective_negatives: jax.Array | None  # a fraction, in place of beta
 
 
 class Negatives(NamedTuple):
@@ -68,7 +71,9 @@ def hard_nce_loss(
     neg_logits: jax.Array,
     *,
     beta: ArrayLike = 1.0,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.1,
+    positive_weight: ArrayLike = 1.0,
     log_floor: ArrayLike | None = None,
     soft_floor: ArrayLike | None = None,
     where: jax.Array | None = None,
@@ -77,7 +82,7 @@ def hard_nce_loss(
   r"""Computes the contrastive loss with negatives tilted toward the anchor.
 
   .. math::
-    \ell = \frac1M \sum_m \log\Bigl(1 + \frac{N_g}{e^{p_m}}\Bigr), \qquad
+    \ell = \frac1M \sum_m \log\Bigl(w + \frac{N_g}{e^{p_m}}\Bigr), \qquad
     N_g = \frac{N}{1-\tau^+} \bigl(E_{q_\beta}[e^{s}]
           - \tau^+ E_{q_\beta^+}[e^{p}]\bigr)
 
@@ -86,15 +91,23 @@ def hard_nce_loss(
   the debiased loss [2]; with ``tau_plus=0`` too, it is InfoNCE. The bracket is
   an estimate and may be negative: Ng is at least 0, or bounded by
   ``log_floor``, or continued smoothly by ``soft_floor``. An anchor without
-  negatives (see ``where``) has loss 0 and gradient 0.
+  negatives (see ``where``) has loss 0 and gradient 0. The weight w of the
+  positive in the denominator is 1 in InfoNCE; w = 0 is the decoupled loss [3]
+  (with ``beta > 0``, DHN-NCE [4]), and between them lies HN-NCE [5].
 
   Args:
     pos_logits: similarity to the positive divided by the temperature,
       ``[...]``, or to M positives, ``[..., M]``.
     neg_logits: the same for N negatives, ``[..., N]``.
-    beta: concentration of the tilt, >= 0; larger is harder. May be traced.
+    beta: concentration of the tilt, >= 0; larger is harder. May be traced. A
+      scalar, or one for each anchor, ``[...]``.
+    effective_negatives: instead of beta, the share of the negatives that shall
+      count, in (0, 1]: each anchor gets the beta of that perplexity, see
+      :func:`beta_for_perplexity`. It means the same for logits of every size.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced; at 0 the floors have no effect.
+    positive_weight: w >= 0. May be traced. At 0 the loss is unbounded below,
+      and -inf where the estimate Ng is 0: use a floor with ``tau_plus``.
     log_floor: lower bound of log(Ng / N); use ``-1 / temperature`` for unit
       vectors.
     soft_floor: r0 in (0, 1). Where r = tau_plus E+ / E- exceeds r0, the factor
@@ -115,10 +128,15 @@ def hard_nce_loss(
   References:
     [1] Robinson et al., Contrastive Learning with Hard Negative Samples, 2021.
     [2] Chuang et al., Debiased Contrastive Learning, 2020.
+    [3] Yeh et al., Decoupled Contrastive Learning, 2022.
+    [4] Koleilat et al., MedCLIP-SAM, 2024.
+    [5] Radenovic et al., Filtering, Distillation, and Hard Negatives for
+      Vision-Language Pre-Training, 2023.
   """
   pos, neg = _read_logits(pos_logits, neg_logits)
-  _checks.beta(beta)
+  _checks.beta(beta, neg.shape[:-1])
   _checks.tau_plus(tau_plus)
+  _checks.positive_weight(positive_weight)
   if soft_floor is not None:
     _checks.soft_floor(soft_floor)
     if log_floor is not None:
@@ -128,6 +146,11 @@ def hard_nce_loss(
       )
   if where is not None:
     where = _checks.mask('where', where, neg.shape)
+  check_hardness(beta, effective_negatives, 1.0)
+  if effective_negatives is not None:
+    beta = _perplexity.beta_for_perplexity(
+        neg, effective_negatives, where=where
+    )
   beta, tau_plus = (jnp.asarray(x, neg.dtype) for x in (beta, tau_plus))
   one = jnp.ones((), neg.dtype)
   negatives = dense_negatives(
@@ -146,6 +169,7 @@ def hard_nce_loss(
       excess=_tilted_excess(pos, one, beta, stop_gradient_weights),
       floor_gap=floor_gap,
       soft_floor=soft_floor,
+      positive_weight=positive_weight,
   )
   return jnp.mean(losses, axis=-1)
 
@@ -291,6 +315,7 @@ def nce(
     excess: jax.Array | None = None,
     floor_gap: jax.Array | None = None,
     soft_floor: ArrayLike | None = None,
+    positive_weight: ArrayLike = 1.0,
 ) -> jax.Array:
   """Computes the loss of positives, given by score, against their negatives."""
   gap = scale * (negatives.peak - positive) + negatives.log_mean
@@ -303,23 +328,25 @@ def nce(
       excess=excess,
       floor_gap=floor_gap,
       soft_floor=soft_floor,
+      positive_weight=positive_weight,
   )
 
 
 def cosine_nce(
     positive: jax.Array,
     negatives: Negatives,
+    hyperparameters: Hyperparameters,
     *,
-    scale: jax.Array,
-    tau_plus: jax.Array,
     floor: str,
 ) -> jax.Array:
   """Computes :func:`nce` of cosines; ``floor`` is one of ``FLOORS``."""
+  scale = hyperparameters.scale
   return nce(
       positive,
       negatives,
       scale=scale,
-      tau_plus=tau_plus,
+      tau_plus=hyperparameters.tau_plus,
+      positive_weight=hyperparameters.positive_weight,
       # log(Ng / N) >= -1/t, the minimum for unit vectors.
       floor_gap=-scale * (1 + positive) if floor == 'sphere' else None,
       soft_floor=SOFT_FLOOR if floor == 'soft' else None,
@@ -328,26 +355,66 @@ def cosine_nce(
 
 def read_hyperparameters(
     like: jax.Array,
-    *,
+    *beta_shapes: tuple[int, ...],
     temperature: ArrayLike,
     beta: ArrayLike,
     tau_plus: ArrayLike,
+    positive_weight: ArrayLike,
+    effective_negatives: ArrayLike | None,
+    default_beta: float,
     floor: str,
     block_size: int | None,
 ) -> Hyperparameters:
-  """Checks hyperparameters of a cosine loss and converts them to arrays."""
+  """Checks hyperparameters of a cosine loss and converts them to arrays.
+
+  Args:
+    like: embeddings, whose dtype decides that of the arrays.
+    *beta_shapes: shapes that a beta with one number per anchor may have.
+    temperature: see :func:`simclr_loss`, as for all of the following.
+    beta: a scalar or an array of one of the shapes.
+    tau_plus: a scalar.
+    positive_weight: a scalar.
+    effective_negatives: a scalar or None; not with a beta of the caller's.
+    default_beta: the beta of a caller who gave none.
+    floor: one of ``FLOORS``.
+    block_size: a positive int or None.
+
+  Returns:
+    The hyperparameters that may be traced.
+  """
   _checks.temperature(temperature)
-  _checks.beta(beta)
+  _checks.beta(beta, *beta_shapes)
   _checks.tau_plus(tau_plus)
+  _checks.positive_weight(positive_weight)
+  check_hardness(beta, effective_negatives, default_beta)
   _checks.choice('floor', floor, FLOORS)
   if block_size is not None:
     _checks.positive_int('block_size', block_size)
   dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
+  given = (
+      1 / temperature, beta, tau_plus, positive_weight, effective_negatives
+  )  # fmt: skip
   return Hyperparameters(
-      *(jnp.asarray(x, dtype) for x in (1 / temperature, beta, tau_plus))
+      *(None if x is None else jnp.asarray(x, dtype) for x in given)
   )
+
+
+def check_hardness(
+    beta: ArrayLike,
+    effective_negatives: ArrayLike | None,
+    default_beta: float,
+) -> None:
+  """Checks that at most one of beta and effective_negatives is given."""
+  if effective_negatives is None:
+    return
+  _checks.fraction('effective_negatives', effective_negatives)
+  if not isinstance(beta, float) or beta != default_beta:
+    raise ValueError(
+        'beta and effective_negatives exclude each other; got beta='
+        f'{beta} and effective_negatives={effective_negatives}. Leave one out.'
+    )
 
 
 def _read_logits(pos_logits, neg_logits):

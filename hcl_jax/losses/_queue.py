@@ -10,6 +10,8 @@ from jax.typing import ArrayLike
 from hcl_jax import _checks
 from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
+from hcl_jax.losses import _columns
+from hcl_jax.losses import _margin
 from hcl_jax.losses import _nce
 
 
@@ -20,7 +22,10 @@ def moco_loss(
     *,
     temperature: ArrayLike = 0.2,
     beta: ArrayLike = 0.2,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
+    positive_weight: ArrayLike = 1.0,
+    margin: ArrayLike | _margin.Margin | None = None,
     floor: str = 'sphere',
     where: jax.Array | None = None,
     extra: jax.Array | None = None,
@@ -39,8 +44,15 @@ def moco_loss(
     keys: embeddings ``[batch, dim]``; row i is the positive of query i.
     queue: past keys ``[K, dim]``.
     temperature: t > 0. May be traced and learned.
-    beta: concentration of the tilt on logits, >= 0. May be traced.
+    beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
+      query, ``[batch]``. May be traced.
+    effective_negatives: instead of beta, the share of a query's keys that shall
+      count; see :func:`simclr_loss`.
     tau_plus: probability that a key of the queue has the query's class.
+    positive_weight: weight of the positive in the denominator, >= 0; 0 is the
+      decoupled loss, which is unbounded below; see :func:`hard_nce_loss`.
+    margin: drops keys of the queue whose cosine exceeds the positive's minus
+      this; see :func:`in_batch_loss`. A guide is (queries, keys, queue).
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
     where: keys to count, boolean, ``[K]`` or ``[batch, K]``. Use it for a
       queue that is not full yet (dropped rows may be NaN) and to drop keys of
@@ -73,9 +85,13 @@ def moco_loss(
   _checks.same_dtype('queries', queries, 'queue', queue)
   hyperparameters = _nce.read_hyperparameters(
       queries,
+      queries.shape[:1],
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
+      positive_weight=positive_weight,
+      effective_negatives=effective_negatives,
+      default_beta=0.2,
       floor=floor,
       block_size=block_size,
   )
@@ -85,11 +101,13 @@ def moco_loss(
     where = jnp.broadcast_to(where, (where.shape[0], shape[1]))
   if extra is not None:
     extra = _read_extra(extra, queries)
+  margin = _margin.read(margin, queries=queries, keys=keys, queue=queue)
   return _moco_loss(
       queries,
       keys,
       queue,
       hyperparameters,
+      margin,
       where=where,
       extra=extra,
       floor=floor,
@@ -102,10 +120,9 @@ def moco_loss(
     jax.jit, static_argnames=('floor', 'block_size', 'stop_gradient_weights')
 )
 def _moco_loss(
-    queries, keys, queue, hyperparameters, *, where, extra, floor, block_size,
-    stop_gradient_weights,
+    queries, keys, queue, hyperparameters, margin, *, where, extra, floor,
+    block_size, stop_gradient_weights,
 ):  # fmt: skip
-  scale, beta, tau_plus = hyperparameters
   if where is not None:
     # A key that no query counts must not enter a product: 0 * NaN is NaN.
     queue = jnp.where(jnp.any(where, axis=0)[:, None], queue, 0)
@@ -118,38 +135,19 @@ def _moco_loss(
   block = _blockwise.choose_block(
       queries.shape[0], queue.shape[0], block_size
   )
-  if block is None:
-    cosines = _vectors.inner_products(queries, queue)
-    if own is not None:
-      cosines = jnp.concatenate([cosines, own], axis=1)
-      if where is not None:
-        always = ((0, 0), (0, own.shape[1]))
-        where = jnp.pad(where, always, constant_values=True)
-    negatives = _nce.dense_negatives(
-        cosines,
-        scale,
-        beta,
-        where,
-        stop_gradient_weights=stop_gradient_weights,
-    )
-  else:
-    negatives = _blockwise.column_negatives(
-        queries,
-        queue,
-        scale=scale,
-        beta=beta,
-        block=block,
-        where=where,
-        own=own,
-        stop_gradient_weights=stop_gradient_weights,
-    )
-  return _nce.cosine_nce(
-      jnp.sum(queries * keys, axis=-1),
-      negatives,
-      scale=scale,
-      tau_plus=tau_plus,
-      floor=floor,
+  positive = jnp.sum(queries * keys, axis=-1)
+  columns = _columns.Columns(queries, queue, where=where)
+  if margin is not None:
+    columns = margin.limit(columns, positive)
+  negatives = _blockwise.negatives_of(
+      columns,
+      hyperparameters,
+      cosines=None if block else _vectors.inner_products(queries, queue),
+      block=block,
+      own=own,
+      stop_gradient_weights=stop_gradient_weights,
   )
+  return _nce.cosine_nce(positive, negatives, hyperparameters, floor=floor)
 
 
 def _read_extra(extra, queries):

@@ -154,7 +154,7 @@ def _sigmoid_loss(
         _columns.Columns(rows, columns, row_ids, column_ids), hyperparameters
     )
     scan = _Scan(block, stop_gradient_weights, axis_name if ring else None)
-    negatives = _blocks(_devices.same_varying(inputs), scan)
+    negatives = _tiled(_devices.same_varying(inputs), scan)
   scale, bias, _ = hyperparameters
   return jax.nn.softplus(-(scale * positive + bias)) + negatives
 
@@ -368,14 +368,14 @@ def _tile_cotangents(side, c, keep, hyperparameters, frozen):
   return lax.switch(_way(beta), ways, side, c, keep)
 
 
-def _blocks_primal(inputs, scan):
-  return _blocks_fwd(inputs, scan)[0]
+def _tiled_primal(inputs, scan):
+  return _tiled_fwd(inputs, scan)[0]
 
 
-_blocks = jax.custom_vjp(_blocks_primal, nondiff_argnums=(1,))
+_tiled = jax.custom_vjp(_tiled_primal, nondiff_argnums=(1,))
 
 
-def _blocks_fwd(inputs, scan):
+def _tiled_fwd(inputs, scan):
   rows, hyperparameters = inputs.columns.rows, inputs.hyperparameters
   tiles = _columns.split(inputs.columns, scan.block)
   zeros = jnp.zeros(tiles.rows.shape[:2], rows.dtype)
@@ -383,7 +383,7 @@ def _blocks_fwd(inputs, scan):
   folds = _columns.fold(
       tiles,
       _devices.varying_as(empty, rows),
-      functools.partial(_fold_tile, hyperparameters=hyperparameters),
+      lambda fold, c, keep, _: _fold_tile(fold, c, keep, hyperparameters),
       scan.axis_name,
   )
   peak, number, low, total, drop = (
@@ -394,21 +394,21 @@ def _blocks_fwd(inputs, scan):
   return factor * total, (inputs, _Side(factor, peak, drop / low))
 
 
-def _blocks_bwd(scan, residuals, cotangent):
+def _tiled_bwd(scan, residuals, cotangent):
   (columns, hyperparameters), side = residuals
   side = side._replace(factor=cotangent * side.factor)
   tiles = _columns.split(columns, scan.block)
   block = tiles.rows.shape[1]
+
+  def tile_cotangents(side, c, keep, _):
+    return _tile_cotangents(side, c, keep, hyperparameters, scan.frozen)
+
   to_hyperparameters, to_rows, to_columns = _columns.cotangents(
       tiles,
       columns,
       jnp.stack([_blocks.split(x, block) for x in side], axis=1),
       [jnp.zeros_like(x) for x in hyperparameters],
-      functools.partial(
-          _tile_cotangents,
-          hyperparameters=hyperparameters,
-          frozen=scan.frozen,
-      ),
+      tile_cotangents,
       scan.axis_name,
   )
   return (
@@ -419,4 +419,4 @@ def _blocks_bwd(scan, residuals, cotangent):
   )
 
 
-_blocks.defvjp(_blocks_fwd, _blocks_bwd)
+_tiled.defvjp(_tiled_fwd, _tiled_bwd)

@@ -24,7 +24,7 @@ _MAX_EXPONENT = 60.0
 _MAX_BETA = 16.0
 # There e^{s-A} - 1 has an error of ulps times the temperature.
 _MIN_SCALE = 1 / 16
-_BELOW_COSINES = -2.0
+BELOW = -2.0
 
 
 class Side(NamedTuple):
@@ -89,8 +89,37 @@ def pairs_of_blocks(k):
 
 
 def _is_bounded(scale, beta):
+  beta = jnp.max(jnp.stack([jnp.max(x) for x in jax.tree.leaves(beta)]))
   exact = (beta <= _MAX_BETA) & (scale >= _MIN_SCALE)
   return exact & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
+
+
+def _groups(sides, axes, keep, beta):
+  """Groups the sides of a tile that share a mask and a concentration.
+
+  Args:
+    sides: for each axis, what belongs to it.
+    axes: the axes.
+    keep: a mask of the tile, None, or a tuple of masks, one for each axis.
+    beta: a scalar, or a tuple of vectors, one along each side.
+
+  Returns:
+    Tuples of sides, their axes, their mask and their beta, which broadcasts
+    to the tile.
+  """
+  if not isinstance(keep, tuple) and not isinstance(beta, tuple):
+    return [(sides, axes, keep, beta)]
+  number = len(axes)
+  keeps = keep if isinstance(keep, tuple) else (keep,) * number
+  if isinstance(beta, tuple):
+    pairs = zip(beta, axes, strict=True)
+    betas = [jnp.expand_dims(x, axis) for x, axis in pairs]
+  else:
+    betas = [beta] * number
+  return [
+      ((side,), (axis,), *shared)
+      for side, axis, *shared in zip(sides, axes, keeps, betas, strict=True)
+  ]
 
 
 def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
@@ -99,40 +128,46 @@ def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
   Args:
     folds: for each axis, the stacked sums of a :class:`tilting.Fold` so far.
     c: cosines.
-    keep: mask or None.
+    keep: a mask of the tile, None, or a tuple of masks, one for each axis.
     scale: 1 / temperature.
-    beta: concentration.
+    beta: concentration: a scalar, or a tuple of vectors, one along each side.
     axes: axes to fold along; 1 gives the tile's rows, 0 its columns.
 
   Returns:
     The folds with the tile, stacked.
   """
 
-  def about_one(folds, c, keep):
+  def about_one(folds, c, keep, beta):
     d = scale * (c - 1)
-    low = _kept(jnp.exp(beta * d), keep)
-    high = low * jnp.exp(d)
-    count = _kept(jnp.ones_like(c), keep)
     added = []
-    for fold, axis in zip(folds, axes, strict=True):
-      counts, lows, highs = (jnp.sum(x, axis=axis) for x in (count, low, high))
-      sums = fold[1:] + jnp.stack([counts, lows, highs - lows, highs])
-      # All tiles are folded relative to 1 then, so it is the peak so far.
-      added.append(jnp.concatenate([jnp.ones_like(fold[:1]), sums]))
+    for group, group_axes, kept, b in _groups(folds, axes, keep, beta):
+      low = _kept(jnp.exp(b * d), kept)
+      high = low * jnp.exp(d)
+      count = _kept(jnp.ones_like(c), kept)
+      for fold, axis in zip(group, group_axes, strict=True):
+        counts, lows, highs = (
+            jnp.sum(x, axis=axis) for x in (count, low, high)
+        )
+        sums = fold[1:] + jnp.stack([counts, lows, highs - lows, highs])
+        # All tiles are folded relative to 1 then, so it is the peak so far.
+        added.append(jnp.concatenate([jnp.ones_like(fold[:1]), sums]))
     return _devices.varying_as(tuple(added), c)
 
-  def about_peak(folds, c, keep):
+  def about_peak(folds, c, keep, beta):
     added = []
-    for fold, axis in zip(folds, axes, strict=True):
-      new = tilting.fold(
-          c, scale, beta, keep, axis=axis, lowest=_BELOW_COSINES
-      )
-      merged = tilting.merge(tilting.Fold(*fold), new, scale, beta)
-      added.append(jnp.stack(merged))
+    for group, group_axes, kept, b in _groups(folds, axes, keep, beta):
+      for fold, axis in zip(group, group_axes, strict=True):
+        new = tilting.fold(
+            c, scale, b, kept, axis=axis, lowest=BELOW
+        )
+        along = jnp.squeeze(b, axis) if b.ndim else b
+        merged = tilting.merge(tilting.Fold(*fold), new, scale, along)
+        added.append(jnp.stack(merged))
     return _devices.varying_as(tuple(added), c)
 
   bounded = _is_bounded(scale, beta)
-  return lax.cond(bounded, about_one, about_peak, tuple(folds), c, keep)
+  operands = tuple(folds), c, keep, beta
+  return lax.cond(bounded, about_one, about_peak, *operands)
 
 
 def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
@@ -141,9 +176,9 @@ def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
   Args:
     sides: for each axis a :class:`Side`, or a stacked one.
     c: cosines.
-    keep: mask or None.
+    keep: a mask of the tile, None, or a tuple of masks, one for each axis.
     scale: 1 / temperature.
-    beta: concentration.
+    beta: concentration: a scalar, or a tuple of vectors, one along each side.
     frozen: whether the weights are constants.
     axes: 1 for the side of the tile's rows, 0 for that of its columns.
 
@@ -152,45 +187,60 @@ def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
     log_mean relative to 1) and beta.
   """
 
-  def about_one(sides, c, keep):
+  def about_one(sides, c, keep, beta):
     d = scale * (c - 1)
-    low, one = _kept(jnp.exp(beta * d), keep), jnp.exp(d)
-    q = q_e = 0  # cotangent * q / low and cotangent * q e^{s-A} / (low one)
-    for side, axis in zip(sides, axes, strict=True):
-      side = Side(*side)
-      rise = scale * (1 - side.peak)
-      weight = side.cotangent * jnp.exp(beta * rise) / side.low
-      q = q + jnp.expand_dims(weight, axis)
-      q_e = q_e + jnp.expand_dims(
-          weight * jnp.exp(rise - side.log_mean), axis
-      )
-    gain = low * (one * q_e - q)
-    if frozen:
-      to_logits = low * (one * q_e)
-    else:
-      to_logits = low * (one * ((1 + beta) * q_e) - beta * q)
+    one = jnp.exp(d)
+    to_logits, to_betas = jnp.zeros_like(c), []
+    for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
+      low = _kept(jnp.exp(b * d), kept)
+      q = q_e = 0  # cotangent * q / low and cotangent * q e^{s-A} / (low one)
+      for side, axis in zip(group, group_axes, strict=True):
+        side = Side(*(jnp.expand_dims(x, axis) for x in side))
+        rise = scale * (1 - side.peak)
+        weight = side.cotangent * jnp.exp(b * rise) / side.low
+        q = q + weight
+        q_e = q_e + weight * jnp.exp(rise - side.log_mean)
+      if frozen:
+        to_logits = to_logits + low * (one * q_e)
+      else:
+        to_logits = to_logits + low * (one * ((1 + b) * q_e) - b * q)
+      to_betas.append(_reduced(low * (one * q_e - q) * d, b, group_axes))
     to_scale = jnp.sum(to_logits * (c - 1))
-    return scale * to_logits, to_scale, jnp.sum(gain * d)
+    return scale * to_logits, to_scale, _joined(to_betas, beta)
 
-  def about_peak(sides, c, keep):
-    to_logits, to_beta = jnp.zeros_like(c), jnp.zeros_like(scale)
-    for side, axis in zip(sides, axes, strict=True):
-      side = Side(*(jnp.expand_dims(x, axis) for x in side))
-      # A masked cosine may be far above the peak: 0 * inf is NaN.
-      d = _kept(scale * (c - side.peak), keep)
-      weights = _kept(jnp.exp(beta * d), keep) / side.low
-      slope, gain = tilting.tilt_slopes(
-          weights, d - side.log_mean, beta, frozen
-      )
-      to_logits = to_logits + side.cotangent * slope
-      to_beta = to_beta + jnp.sum(side.cotangent * gain * d)
-    return scale * to_logits, jnp.sum(to_logits * (c - 1)), to_beta
+  def about_peak(sides, c, keep, beta):
+    to_logits, to_betas = jnp.zeros_like(c), []
+    for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
+      for side, axis in zip(group, group_axes, strict=True):
+        side = Side(*(jnp.expand_dims(x, axis) for x in side))
+        # A masked cosine may be far above the peak: 0 * inf is NaN.
+        d = _kept(scale * (c - side.peak), kept)
+        weights = _kept(jnp.exp(b * d), kept) / side.low
+        slope, gain = tilting.tilt_slopes(
+            weights, d - side.log_mean, b, frozen
+        )
+        to_logits = to_logits + side.cotangent * slope
+        to_betas.append(_reduced(side.cotangent * gain * d, b, (axis,)))
+    to_scale = jnp.sum(to_logits * (c - 1))
+    return scale * to_logits, to_scale, _joined(to_betas, beta)
 
   bounded = _is_bounded(scale, beta)
   to_c, to_scale, to_beta = lax.cond(
-      bounded, about_one, about_peak, tuple(sides), c, keep
+      bounded, about_one, about_peak, tuple(sides), c, keep, beta
   )
-  return to_c, to_scale, jnp.zeros_like(to_beta) if frozen else to_beta
+  if frozen:
+    to_beta = jax.tree.map(jnp.zeros_like, to_beta)
+  return to_c, to_scale, to_beta
+
+
+def _reduced(tile, beta, axes):
+  """Sums a tile as far as ``beta`` does not vary."""
+  return jnp.sum(tile, axis=axes[0]) if beta.ndim else jnp.sum(tile)
+
+
+def _joined(to_betas, beta):
+  """Returns cotangents like ``beta``: a tuple of vectors, or their sum."""
+  return tuple(to_betas) if isinstance(beta, tuple) else sum(to_betas)
 
 
 def _kept(values, keep):
@@ -200,5 +250,5 @@ def _kept(values, keep):
 def nothing(shape, like) -> jax.Array:
   """Returns stacked folds of no cosines, ``[5, *shape]``."""
   zeros = jnp.zeros(shape, like.dtype)
-  empty = tilting.Fold(zeros + _BELOW_COSINES, zeros, zeros, zeros, zeros)
+  empty = tilting.Fold(zeros + BELOW, zeros, zeros, zeros, zeros)
   return _devices.varying_as(jnp.stack(empty), like)

@@ -103,8 +103,9 @@ def tilted_log_mean(
   """Returns A over the last axis as (peak, log_mean).
 
   A row without scores has peak 0 and log_mean 0. Scores that ``where`` drops
-  may have any value, even NaN.
+  may have any value, even NaN. Beta is a scalar, or one for each row.
   """
+  beta = beta[..., None] if beta.ndim else beta
   if where is None:
     peak = stop_gradient(jnp.max(scores, axis=-1))
     below = scores - peak[..., None]
@@ -145,6 +146,7 @@ def _log_mean_below_jvp(stop_gradient_weights, primals, tangents):
   d_logits = scale * d_below + d_scale * below
   tangent = jnp.sum(slope * d_logits, axis=-1)
   if not stop_gradient_weights:
+    d_beta = jnp.squeeze(d_beta, -1) if beta.ndim else d_beta
     tangent += d_beta * jnp.sum(gain * d, axis=-1)
   return log_mean_, tangent
 
@@ -213,8 +215,9 @@ def debiased_loss(
     excess: jax.Array | None = None,
     floor_gap: jax.Array | None = None,
     soft_floor: jax.Array | None = None,
+    positive_weight: ArrayLike = 1.0,
 ) -> jax.Array:
-  r"""Returns log(1 + Ng / e^a) from differences to the positive logit a.
+  r"""Returns log(w + Ng / e^a) from differences to the positive logit a.
 
   .. math::
     N_g = \frac{N}{1-\tau^+} \bigl(e^{A} - \tau^+ e^{B}\bigr)
@@ -232,6 +235,7 @@ def debiased_loss(
     excess: B - a; None: 0, as with one positive.
     floor_gap: lower bound of log(Ng/N) - a.
     soft_floor: r0 in (0, 1).
+    positive_weight: w >= 0, the share of the positive in the denominator.
 
   Returns:
     The loss, with the shape of gap.
@@ -240,8 +244,9 @@ def debiased_loss(
   if floor_gap is None:
     floor_gap = jnp.full_like(gap, -jnp.inf)
   log_n = jnp.broadcast_to(log_n, gap.shape).astype(gap.dtype)
+  weight = jnp.asarray(positive_weight, gap.dtype)
   return _debiased_loss(
-      _Debiasing(gap, excess, floor_gap, log_n, tau_plus, soft_floor)
+      _Debiasing(gap, excess, floor_gap, log_n, tau_plus, soft_floor, weight)
   )
 
 
@@ -256,7 +261,8 @@ def is_clamped(
   if floor_gap is None:
     floor_gap = jnp.full_like(gap, -jnp.inf)
   log_n = jnp.zeros_like(gap)
-  terms = _Debiasing(gap, excess, floor_gap, log_n, tau_plus, None)
+  one = jnp.ones_like(tau_plus)
+  terms = _Debiasing(gap, excess, floor_gap, log_n, tau_plus, None, one)
   return _log_odds(terms)[2]
 
 
@@ -269,16 +275,23 @@ class _Debiasing(NamedTuple):
   log_n: jax.Array
   tau_plus: jax.Array
   soft_floor: jax.Array | None
+  positive_weight: jax.Array
 
 
 @jax.custom_jvp
 def _debiased_loss(terms):
-  return jax.nn.softplus(_log_odds(terms)[0])
+  return jnp.logaddexp(_log_odds(terms)[0], _log_weight(terms))
+
+
+def _log_weight(terms):
+  """Returns log w; 0 without negatives, where the loss is 0 for every w."""
+  weight = _safe_log(terms.positive_weight)
+  return jnp.where(jnp.isneginf(terms.log_n), 0, weight)
 
 
 def _log_odds(terms):
   """Returns log(Ng / e^a), log(tau e^{B-A}), and whether the floor applies."""
-  gap, excess, floor_gap, log_n, tau_plus, soft_floor = terms
+  gap, excess, floor_gap, log_n, tau_plus, soft_floor, _ = terms
   delta = _safe_log(tau_plus) + excess - gap
   spread = gap - jnp.log1p(-tau_plus)
   if soft_floor is not None:
@@ -293,11 +306,11 @@ def _log_odds(terms):
 @_debiased_loss.defjvp
 def _debiased_loss_jvp(primals, tangents):
   (terms,), (d_terms,) = primals, tangents
-  gap, excess, _, log_n, tau_plus, soft_floor = terms
-  d_gap, d_excess, d_floor_gap, _, d_tau_plus, _ = d_terms
+  gap, excess, _, log_n, tau_plus, soft_floor, _ = terms
+  d_gap, d_excess, d_floor_gap, _, d_tau_plus, _, d_weight = d_terms
   loss = _debiased_loss(terms)
   log_odds, delta, clamped = _log_odds(terms)
-  odds_slope = jax.nn.sigmoid(log_odds)
+  odds_slope = jax.nn.sigmoid(log_odds - _log_weight(terms))
   log_ratio = log_n - jnp.log1p(-tau_plus) - loss
   shrink = None
   if soft_floor is not None:
@@ -326,6 +339,7 @@ def _debiased_loss_jvp(primals, tangents):
   by_tau = jnp.where(clamped, 0, by_tau)
   tangent = by_gap * d_gap + by_excess * d_excess + by_tau * d_tau_plus
   tangent += jnp.where(clamped, odds_slope, 0) * d_floor_gap
+  tangent += jnp.where(jnp.isneginf(log_n), 0, jnp.exp(-loss)) * d_weight
   return loss, tangent
 
 

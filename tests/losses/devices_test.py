@@ -58,6 +58,17 @@ def _in_batch_own(weights, temperature, images, labels, **where):
   ).mean()
 
 
+def _filtered(weights, temperature, images, labels, **where):
+  z1, z2 = _embed(weights, images)
+  mined = z1[:, ::-1] + 0.5
+  return losses.in_batch_loss(
+      z1, z2, negatives=mined, temperature=temperature, tau_plus=0.1,
+      where=labels != 2,
+      beta=jnp.abs(images[:, 0, 0]),
+      margin=losses.Margin(0.1, guide=(images[:, 0], images[:, 1])), **where,
+  ).mean()  # fmt: skip
+
+
 def _supcon(weights, temperature, images, labels, **where):
   return losses.supcon_loss(
       *_embed(weights, images), labels, temperature=temperature, **where
@@ -69,6 +80,7 @@ _GATHERED = {
     'simclr_with_labels': _simclr_with_labels,
     'in_batch': _in_batch,
     'in_batch_own': _in_batch_own,
+    'filtered': _filtered,
     'supcon': _supcon,
 }
 _RING = {k: v for k, v in _GATHERED.items() if k != 'supcon'}
