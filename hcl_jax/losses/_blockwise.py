@@ -212,7 +212,7 @@ class _GramInputs(NamedTuple):
   """Arrays of :func:`gram_negatives`, with the views of a pair adjacent."""
 
   z: jax.Array
-  ids: jax.Array
+  ids: jax.Array | None  # None among cotangents
   scale: jax.Array
   beta: jax.Array
   limits: jax.Array | None

@@ -393,11 +393,15 @@ def read_hyperparameters(
   dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
-  given = (
-      1 / temperature, beta, tau_plus, positive_weight, effective_negatives
-  )  # fmt: skip
+  fraction = effective_negatives
   return Hyperparameters(
-      *(None if x is None else jnp.asarray(x, dtype) for x in given)
+      scale=jnp.asarray(1 / temperature, dtype),
+      beta=jnp.asarray(beta, dtype),
+      tau_plus=jnp.asarray(tau_plus, dtype),
+      positive_weight=jnp.asarray(positive_weight, dtype),
+      effective_negatives=(
+          None if fraction is None else jnp.asarray(fraction, dtype)
+      ),
   )
 
 

@@ -135,6 +135,7 @@ def of_columns(
   def sums(betas, peak):
     start = _nothing(betas, peak)
     if tiles is None:
+      assert cosines is not None
       keep = _columns.mask(columns, cosines)
       total = _add(start, cosines, keep, scale, betas)
     else:
