@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
 
 class Visiting(NamedTuple):
-  """What goes around the ring: blocks of columns and what belongs to them."""
+  """Blocks of columns, and what goes with them around the ring."""
 
   blocks: jax.Array
   ids: jax.Array | None

@@ -49,7 +49,7 @@ class Margin:
   def limit(
       self, columns: _columns.Columns, positive: jax.Array
   ) -> _columns.Columns:
-    """Limits columns; a guide is (rows, their partners, columns)."""
+    """Adds limits to columns; a guide is (rows, their partners, columns)."""
     if self.guide is None:
       return columns._replace(limits=self.limits(positive))
     rows, partners, others = self.guide

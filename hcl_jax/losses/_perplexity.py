@@ -278,7 +278,7 @@ class _Points(NamedTuple):
 
   @property
   def entropies(self):
-    """The entropies of the weights at these betas, which fall."""
+    """Computes the entropies of the weights, which fall with beta."""
     return self.values - self.betas * self.slopes
 
   def around(self, target):
