@@ -90,6 +90,19 @@ class KnobsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       call(beta=value)
 
+  @parameterized.product(call=_COSINE, temperature=(0.05, 0.5))
+  def test_beta_is_twice_the_temperature_by_default(self, call, temperature):
+    def slope(t, **knobs):
+      return jax.value_and_grad(lambda t: call(temperature=t, **knobs).mean())(
+          t
+      )
+
+    np.testing.assert_allclose(
+        slope(temperature),
+        slope(temperature, beta=2 * temperature),
+        rtol=1e-6,
+    )
+
   @parameterized.product(
       call=_WITH_BETA,
       bad=(

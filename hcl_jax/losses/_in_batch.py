@@ -33,7 +33,7 @@ def simclr_loss(
     z2: jax.Array,
     *,
     temperature: ArrayLike = 0.5,
-    beta: ArrayLike = 1.0,
+    beta: ArrayLike | None = None,
     effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.1,
     positive_weight: ArrayLike = 1.0,
@@ -71,7 +71,9 @@ def simclr_loss(
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, one for each
       pair, ``[batch]``, or one for each anchor, ``[2 batch]``, first views
-      first. May be traced.
+      first. May be traced. Weights are e^{(beta / t) cosine}, so beta / t is
+      the hardness: 1 to 9 works, more is rarely better. None: 2 t, a hardness
+      of 2 at every temperature, through which no gradient flows.
     effective_negatives: instead of beta, the share of an anchor's negatives
       that shall count, in (0, 1]: beta is chosen for each anchor such that the
       perplexity of its weights is this share of N, within 1 %. It means the
@@ -124,7 +126,6 @@ def simclr_loss(
       tau_plus=tau_plus,
       positive_weight=positive_weight,
       effective_negatives=effective_negatives,
-      default_beta=1.0,
       floor=floor,
       block_size=block_size,
   )
@@ -221,7 +222,7 @@ def in_batch_loss(
     negatives: jax.Array | None = None,
     where: jax.Array | None = None,
     temperature: ArrayLike = 0.05,
-    beta: ArrayLike = 1.0,
+    beta: ArrayLike | None = None,
     effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     positive_weight: ArrayLike = 1.0,
@@ -250,7 +251,8 @@ def in_batch_loss(
       may be NaN.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
-      anchor, ``[batch]``. May be traced.
+      anchor, ``[batch]``. May be traced. None: 2 t, a hardness beta / t of 2;
+      see :func:`simclr_loss`.
     effective_negatives: instead of beta, the share of an anchor's negatives
       that shall count; see :func:`simclr_loss`.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
@@ -289,7 +291,6 @@ def in_batch_loss(
       tau_plus=tau_plus,
       positive_weight=positive_weight,
       effective_negatives=effective_negatives,
-      default_beta=1.0,
       floor=floor,
       block_size=block_size,
   )

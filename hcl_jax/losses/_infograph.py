@@ -61,7 +61,8 @@ def infograph_loss(
     graph_ids: graph of each node, integers ``[nodes]``. An id outside
       ``[0, graphs)`` means padding; outside a compiled function it is an error
       unless ``node_mask`` drops the node.
-    beta: concentration, >= 0. May be traced.
+    beta: concentration, >= 0. May be traced. The scores have no temperature;
+      weights before normalization lie between e^{-2 beta} and e^{2 beta}.
     tau_plus: probability that a negative graph has the node's class. None: 0
       for ``'paper'``, and 0.5, a constant of the code, for ``'released'``.
     variant: ``'paper'``, ``'released'`` or ``'infograph'``.

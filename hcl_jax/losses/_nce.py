@@ -36,6 +36,7 @@ hard True
 from typing import NamedTuple
 
 import jax
+from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -46,6 +47,7 @@ from hcl_jax.losses import tilting
 
 FLOORS = ('sphere', 'soft', 'none')
 SOFT_FLOOR = 0.5  # r0 of floor='soft': doubles gradients at most
+HARDNESS = 2.0  # beta / temperature by default: the paper's for images
 
 
 class Hyperparameters(NamedTuple):
@@ -70,7 +72,7 @@ def hard_nce_loss(
     pos_logits: jax.Array,
     neg_logits: jax.Array,
     *,
-    beta: ArrayLike = 1.0,
+    beta: ArrayLike | None = None,
     effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.1,
     positive_weight: ArrayLike = 1.0,
@@ -100,7 +102,9 @@ def hard_nce_loss(
       ``[...]``, or to M positives, ``[..., M]``.
     neg_logits: the same for N negatives, ``[..., N]``.
     beta: concentration of the tilt, >= 0; larger is harder. May be traced. A
-      scalar, or one for each anchor, ``[...]``.
+      scalar, or one for each anchor, ``[...]``. None: 1, which for logits
+      cosine / t is a hardness beta / t of 1 / t; give 2 t for that of
+      :func:`simclr_loss`.
     effective_negatives: instead of beta, the share of the negatives that shall
       count, in (0, 1]: each anchor gets the beta of that perplexity, see
       :func:`beta_for_perplexity`. It means the same for logits of every size.
@@ -134,6 +138,8 @@ def hard_nce_loss(
       Vision-Language Pre-Training, 2023.
   """
   pos, neg = _read_logits(pos_logits, neg_logits)
+  check_hardness(beta, effective_negatives)
+  beta = 1.0 if beta is None else beta
   _checks.beta(beta, neg.shape[:-1])
   _checks.tau_plus(tau_plus)
   _checks.positive_weight(positive_weight)
@@ -146,7 +152,6 @@ def hard_nce_loss(
       )
   if where is not None:
     where = _checks.mask('where', where, neg.shape)
-  check_hardness(beta, effective_negatives, 1.0)
   if effective_negatives is not None:
     beta = _perplexity.beta_for_perplexity(
         neg, effective_negatives, where=where
@@ -357,11 +362,10 @@ def read_hyperparameters(
     like: jax.Array,
     *beta_shapes: tuple[int, ...],
     temperature: ArrayLike,
-    beta: ArrayLike,
+    beta: ArrayLike | None,
     tau_plus: ArrayLike,
     positive_weight: ArrayLike,
     effective_negatives: ArrayLike | None,
-    default_beta: float,
     floor: str,
     block_size: int | None,
 ) -> Hyperparameters:
@@ -371,11 +375,11 @@ def read_hyperparameters(
     like: embeddings, whose dtype decides that of the arrays.
     *beta_shapes: shapes that a beta with one number per anchor may have.
     temperature: see :func:`simclr_loss`, as for all of the following.
-    beta: a scalar or an array of one of the shapes.
+    beta: a scalar or an array of one of the shapes; None: ``HARDNESS`` times
+      the temperature.
     tau_plus: a scalar.
     positive_weight: a scalar.
     effective_negatives: a scalar or None; not with a beta of the caller's.
-    default_beta: the beta of a caller who gave none.
     floor: one of ``FLOORS``.
     block_size: a positive int or None.
 
@@ -383,16 +387,20 @@ def read_hyperparameters(
     The hyperparameters that may be traced.
   """
   _checks.temperature(temperature)
-  _checks.beta(beta, *beta_shapes)
+  check_hardness(beta, effective_negatives)
+  if beta is not None:
+    _checks.beta(beta, *beta_shapes)
   _checks.tau_plus(tau_plus)
   _checks.positive_weight(positive_weight)
-  check_hardness(beta, effective_negatives, default_beta)
   _checks.choice('floor', floor, FLOORS)
   if block_size is not None:
     _checks.positive_int('block_size', block_size)
   dtype = _vectors.compute_dtype(like.dtype)
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
+  if beta is None:
+    # A learned temperature does not learn the hardness.
+    beta = HARDNESS * stop_gradient(jnp.asarray(temperature, dtype))
   fraction = effective_negatives
   return Hyperparameters(
       scale=jnp.asarray(1 / temperature, dtype),
@@ -406,15 +414,13 @@ def read_hyperparameters(
 
 
 def check_hardness(
-    beta: ArrayLike,
-    effective_negatives: ArrayLike | None,
-    default_beta: float,
+    beta: ArrayLike | None, effective_negatives: ArrayLike | None
 ) -> None:
   """Checks that at most one of beta and effective_negatives is given."""
   if effective_negatives is None:
     return
   _checks.fraction('effective_negatives', effective_negatives)
-  if not isinstance(beta, float) or beta != default_beta:
+  if beta is not None:
     raise ValueError(
         'beta and effective_negatives exclude each other; got beta='
         f'{beta} and effective_negatives={effective_negatives}. Leave one out.'

@@ -21,7 +21,7 @@ def moco_loss(
     queue: jax.Array,
     *,
     temperature: ArrayLike = 0.2,
-    beta: ArrayLike = 0.2,
+    beta: ArrayLike | None = None,
     effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     positive_weight: ArrayLike = 1.0,
@@ -45,7 +45,8 @@ def moco_loss(
     queue: past keys ``[K, dim]``.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
-      query, ``[batch]``. May be traced.
+      query, ``[batch]``. May be traced. None: 2 t, a hardness beta / t of 2;
+      see :func:`simclr_loss`. The paper has 1 for MoCo: ``beta=0.2``.
     effective_negatives: instead of beta, the share of a query's keys that shall
       count; see :func:`simclr_loss`.
     tau_plus: probability that a key of the queue has the query's class.
@@ -73,7 +74,7 @@ def moco_loss(
     >>> cosines = jnp.array([0.5, 0.0, -0.5, 0.1])
     >>> queue = jnp.stack([cosines, jnp.sqrt(1 - cosines**2)], axis=1)
     >>> print(f'{moco_loss(q, k, queue)[0]:.4f}')
-    0.3262
+    0.4049
 
   References:
     He et al., Momentum Contrast for Unsupervised Visual Representation
@@ -91,7 +92,6 @@ def moco_loss(
       tau_plus=tau_plus,
       positive_weight=positive_weight,
       effective_negatives=effective_negatives,
-      default_beta=0.2,
       floor=floor,
       block_size=block_size,
   )

@@ -50,7 +50,8 @@ def quick_thoughts_loss(
   Args:
     left: embeddings of sentences by the first encoder, ``[batch, dim]``.
     right: embeddings by the second encoder, ``[batch, dim]``.
-    beta: concentration, >= 0. May be traced.
+    beta: concentration, >= 0. May be traced. The scores have no temperature, so
+      its hardness grows with the embeddings unless ``clip_scale`` is given.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
     window: number of positive sentences on each side.
     self_pair: ``'zero'``: the sentence itself is a negative with logit 0, as in

@@ -72,7 +72,8 @@ def sigmoid_loss(
     logit_scale: factor of the cosines, > 0. May be traced and learned. It is
       the factor itself: if you learn its logarithm t', pass ``jnp.exp(t')``.
     logit_bias: added to all logits. May be traced and learned.
-    beta: concentration of the tilt on scaled cosines, >= 0. May be traced.
+    beta: concentration of the tilt on scaled cosines, >= 0. May be traced. Its
+      hardness on the cosine is ``beta * logit_scale``. 0 is SigLIP.
     labels: integers ``[batch]``; rows with the anchor's label are no
       negatives.
     axis_name: mapped axis over which the batch is split; negatives come from

@@ -138,6 +138,6 @@ class MocoLossTest(testing.LossTest):
     self.assertEqual(values.dtype, jnp.float32)
     wide = [np.asarray(x, np.float64) for x in arrays]
     expected, _ = reference.moco(
-        *wide, temperature=0.2, beta=0.2, tau_plus=0.0
+        *wide, temperature=0.2, beta=0.4, tau_plus=0.0
     )
     self.assert_close(values, expected)
