@@ -92,15 +92,13 @@ class KnobsTest(parameterized.TestCase):
 
   @parameterized.product(call=_COSINE, temperature=(0.05, 0.5))
   def test_beta_is_twice_the_temperature_by_default(self, call, temperature):
-    def slope(t, **knobs):
-      return jax.value_and_grad(lambda t: call(temperature=t, **knobs).mean())(
-          t
-      )
+    def slope(of):
+      return jax.value_and_grad(lambda t: of(t).mean())(temperature)
 
     np.testing.assert_allclose(
-        slope(temperature),
-        slope(temperature, beta=2 * temperature),
-        rtol=1e-6,
+        slope(lambda t: call(temperature=t)),
+        slope(lambda t: call(temperature=t, beta=2 * t)),
+        rtol=1e-5,
     )
 
   @parameterized.product(

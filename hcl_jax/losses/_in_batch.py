@@ -15,6 +15,7 @@ from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _columns
 from hcl_jax.losses import _margin
+from hcl_jax.losses import _mesh
 from hcl_jax.losses import _nce
 from hcl_jax.losses import _perplexity
 
@@ -41,6 +42,7 @@ def simclr_loss(
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     axis_name: str | None = None,
+    mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
@@ -73,7 +75,7 @@ def simclr_loss(
       pair, ``[batch]``, or one for each anchor, ``[2 batch]``, first views
       first. May be traced. Weights are e^{(beta / t) cosine}, so beta / t is
       the hardness: 1 to 9 works, more is rarely better. None: 2 t, a hardness
-      of 2 at every temperature, through which no gradient flows.
+      of 2 at every temperature, learned or not.
     effective_negatives: instead of beta, the share of an anchor's negatives
       that shall count, in (0, 1]: beta is chosen for each anchor such that the
       perplexity of its weights is this share of N, within 1 %. It means the
@@ -94,6 +96,9 @@ def simclr_loss(
       no negatives.
     axis_name: mapped axis over which the batch is split; negatives come from
       the global batch.
+    mesh: under ``jit`` with sharded arrays, the mesh whose devices share the
+      rows, each doing its part; no ``axis_name`` then. None: that of the
+      embeddings' sharding or of ``jax.set_mesh``, if the loss is tiled.
     block_size: rows of a similarity tile. Tiles avoid the full similarity
       matrix in memory; value and gradient are the same. None: chosen by size.
       With ``axis_name``, blocks go around a ring of devices instead of being
@@ -130,15 +135,25 @@ def simclr_loss(
       block_size=block_size,
   )
   batch = z1.shape[0]
+  block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
+  split = _mesh.choose(mesh, axis_name, z1, tiled=block is not None)
   _checks.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
     labels = _checks.labels('labels', labels, (batch,))
-  return _simclr_loss(
-      z1,
-      z2,
-      labels,
-      hyperparameters,
-      _margin.read(margin, z1=z1, z2=z2),
+  beta = hyperparameters.beta
+  if split is not None and beta.shape == (2 * batch,):
+    # One row for each pair.
+    hyperparameters = hyperparameters._replace(beta=beta.reshape(2, batch).T)
+  return _mesh.call(
+      _simclr_loss,
+      split,
+      {
+          'z1': z1,
+          'z2': z2,
+          'labels': labels,
+          'hyperparameters': hyperparameters,
+          'margin': _margin.read(margin, z1=z1, z2=z2),
+      },
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
@@ -148,7 +163,7 @@ def simclr_loss(
 
 @_compiled
 def _simclr_loss(
-    z1, z2, labels, hyperparameters, margin, *, floor, axis_name, block_size,
+    *, z1, z2, labels, hyperparameters, margin, floor, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
   batch = z1.shape[0]
@@ -156,19 +171,26 @@ def _simclr_loss(
   beta = hyperparameters.beta
   if beta.shape == (batch,):
     hyperparameters = hyperparameters._replace(beta=jnp.tile(beta, 2))
-  block = _blockwise.choose_block(2 * batch, 2 * batch, block_size)
-  if axis_name is None and block is not None:
+  elif beta.ndim == 2:
+    hyperparameters = hyperparameters._replace(beta=beta.T.reshape(-1))
+  columns = 2 * batch * _devices.axis_size(axis_name)
+  block = _blockwise.choose_block(2 * batch, columns, block_size)
+  ring = axis_name is not None and block_size is not None
+  if block is not None and not ring:
     limits = guide = None
     if margin is not None:
       guide = margin.guide
       positive = jnp.sum(jnp.multiply(*(guide or (z1, z2))), axis=-1)
       limits = jnp.tile(margin.limits(positive), 2)
     if hyperparameters.effective_negatives is not None:
-      ids = jnp.tile(row_ids(labels, batch, None), 2)
+      ids = jnp.tile(row_ids(labels, batch, axis_name), 2)
       both, _ = _both(z1, z2)
       rows = None if guide is None else jnp.concatenate(guide)
+      pairs = _columns.Columns(both, both, ids, ids, None, limits, rows, rows)
+      if axis_name is not None:
+        pairs = _columns.gathered(pairs, axis_name)
       beta = _perplexity.of_columns(
-          _columns.Columns(both, both, ids, ids, None, limits, rows, rows),
+          pairs,
           fraction=hyperparameters.effective_negatives,
           scale=hyperparameters.scale,
           cosines=None,
@@ -184,6 +206,7 @@ def _simclr_loss(
         block=block,
         limits=limits,
         guide=guide,
+        axis_name=axis_name,
         stop_gradient_weights=stop_gradient_weights,
     )
   else:
@@ -230,6 +253,7 @@ def in_batch_loss(
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     axis_name: str | None = None,
+    mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
@@ -267,6 +291,8 @@ def in_batch_loss(
     labels: integers ``[batch]``; rows with the anchor's label are no
       negatives. Explicit negatives always are.
     axis_name: mapped axis over which the batch is split.
+    mesh: mesh whose devices share the rows under ``jit``; see
+      :func:`simclr_loss`.
     block_size: rows and columns of the similarity tiles; see
       :func:`simclr_loss`.
     stop_gradient_weights: treat the tilting weights as constants.
@@ -296,19 +322,39 @@ def in_batch_loss(
   )
   batch = anchors.shape[0]
   shared, own = _read_negatives(negatives, anchors)
+  one_mask = axis_name is not None or mesh is not None
+  where = _read_where(where, shared, own, batch, one_mask=one_mask)
+  columns = batch + (0 if shared is None else shared.shape[0])
+  split = _mesh.choose(
+      mesh,
+      axis_name,
+      anchors,
+      tiled=_blockwise.choose_block(batch, columns, block_size) is not None,
+  )
   if shared is None and own is None:
     _checks.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
     labels = _checks.labels('labels', labels, (batch,))
-  return _in_batch_loss(
-      anchors,
-      positives,
-      hyperparameters,
-      _margin.read(margin, anchors=anchors, positives=positives),
-      shared=shared,
-      own=own,
-      where=_read_where(where, shared, own, batch, axis_name),
-      labels=labels,
+  if split is not None and shared is not None:
+    if where is not None and where.ndim == 2:
+      split = None  # A mask of its own for each row does not go around.
+    else:
+      shared, where = _divisible(shared, where, split.devices)
+  return _mesh.call(
+      _in_batch_loss,
+      split,
+      {
+          'anchors': anchors,
+          'positives': positives,
+          'hyperparameters': hyperparameters,
+          'margin': _margin.read(
+              margin, anchors=anchors, positives=positives
+          ),
+          'shared': shared,
+          'own': own,
+          'where': where,
+          'labels': labels,
+      },
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
@@ -318,7 +364,7 @@ def in_batch_loss(
 
 @_compiled
 def _in_batch_loss(
-    anchors, positives, hyperparameters, margin, *, shared, own, where, labels,
+    *, anchors, positives, hyperparameters, margin, shared, own, where, labels,
     floor, axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
   batch = anchors.shape[0]
@@ -453,7 +499,18 @@ def _read_negatives(negatives, anchors):
   return None, negatives
 
 
-def _read_where(where, shared, own, batch, axis_name):
+def _divisible(shared, where, devices):
+  """Pads explicit negatives to a multiple of the devices, by masked rows."""
+  n = shared.shape[0]
+  padding = -n % devices
+  if padding == 0:
+    return shared, where
+  where = jnp.ones(n, bool) if where is None else where
+  shared = jnp.pad(shared, ((0, padding), (0, 0)))
+  return shared, jnp.pad(where, (0, padding))
+
+
+def _read_where(where, shared, own, batch, *, one_mask):
   """Reads a mask of explicit negatives, ``[n]`` or ``[batch, n]``."""
   if where is None:
     return None
@@ -465,7 +522,7 @@ def _read_where(where, shared, own, batch, axis_name):
     )
   n = given.shape[-2]
   where = _checks.mask('where', where, (batch, n))
-  if where.ndim == 2 and own is None and axis_name is not None:
+  if where.ndim == 2 and own is None and one_mask:
     raise ValueError(
         f'where must have shape ({n},) for negatives that all devices share; '
         f'got {where.shape}.'

@@ -36,7 +36,6 @@ hard True
 from typing import NamedTuple
 
 import jax
-from jax.lax import stop_gradient
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -399,8 +398,7 @@ def read_hyperparameters(
   if isinstance(temperature, jax.Array):
     temperature = temperature.astype(dtype)
   if beta is None:
-    # A learned temperature does not learn the hardness.
-    beta = HARDNESS * stop_gradient(jnp.asarray(temperature, dtype))
+    beta = HARDNESS * jnp.asarray(temperature, dtype)
   fraction = effective_negatives
   return Hyperparameters(
       scale=jnp.asarray(1 / temperature, dtype),

@@ -29,6 +29,7 @@ from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _columns
 from hcl_jax.losses import _in_batch
+from hcl_jax.losses import _mesh
 
 _BELOW_COSINES = -2.0
 # Ways of computing a tile, by beta: all tilts are 1; drops may have an error of
@@ -46,6 +47,7 @@ def sigmoid_loss(
     beta: ArrayLike = 0.0,
     labels: jax.Array | None = None,
     axis_name: str | None = None,
+    mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
@@ -78,6 +80,8 @@ def sigmoid_loss(
       negatives.
     axis_name: mapped axis over which the batch is split; negatives come from
       the global batch.
+    mesh: mesh whose devices share the rows under ``jit``; see
+      :func:`simclr_loss`.
     block_size: rows and columns of the similarity tiles. Tiles avoid the full
       similarity matrix in memory; value and gradient are the same. None: chosen
       by size. With ``axis_name``, blocks go around a ring of devices instead of
@@ -110,11 +114,17 @@ def sigmoid_loss(
   hyperparameters = _Hyperparameters(
       *(jnp.asarray(x, dtype) for x in (logit_scale, logit_bias, beta))
   )
-  return _sigmoid_loss(
-      z1,
-      z2,
-      labels,
-      hyperparameters,
+  batch = z1.shape[0]
+  block = _blockwise.choose_block(batch, batch, block_size)
+  return _mesh.call(
+      _sigmoid_loss,
+      _mesh.choose(mesh, axis_name, z1, tiled=block is not None),
+      {
+          'z1': z1,
+          'z2': z2,
+          'labels': labels,
+          'hyperparameters': hyperparameters,
+      },
       axis_name=axis_name,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
@@ -132,7 +142,7 @@ class _Hyperparameters(NamedTuple):
     static_argnames=('axis_name', 'block_size', 'stop_gradient_weights'),
 )
 def _sigmoid_loss(
-    z1, z2, labels, hyperparameters, *, axis_name, block_size,
+    *, z1, z2, labels, hyperparameters, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
   rows, columns = _vectors.normalize(z1), _vectors.normalize(z2)

@@ -6,13 +6,16 @@ right under Adam.
 """
 
 import functools
+from unittest import mock
 
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import program
 from hcl_jax import losses
+from hcl_jax.losses import _blockwise
 from tests.support import testing
 
 P = jax.sharding.PartitionSpec
@@ -64,6 +67,14 @@ def _filtered(weights, temperature, images, labels, **where):
   return losses.in_batch_loss(
       z1, z2, negatives=mined, temperature=temperature, tau_plus=0.1,
       where=labels != 2,
+      beta=jnp.abs(images[:, 0, 0]),
+      margin=losses.Margin(0.1, guide=(images[:, 0], images[:, 1])), **where,
+  ).mean()  # fmt: skip
+
+
+def _simclr_filtered(weights, temperature, images, labels, **where):
+  return losses.simclr_loss(
+      *_embed(weights, images), temperature=temperature, floor='soft',
       beta=jnp.abs(images[:, 0, 0]),
       margin=losses.Margin(0.1, guide=(images[:, 0], images[:, 1])), **where,
   ).mean()  # fmt: skip
@@ -190,6 +201,23 @@ class DevicesTest(testing.LossTest):
     local = functools.partial(_RING[name], axis_name='batch', block_size=4)
     self._check(_MODES[mode](local), _RING[name])
 
+  @parameterized.product(
+      mode=tuple(_MODES),
+      loss=(_simclr, _simclr_with_labels, _simclr_filtered),
+      # More blocks than devices, and fewer.
+      given=((4, 40), (14, 48)),
+  )
+  def test_gathered_in_tiles(self, mode, loss, given):
+    block, batch = given
+    images, labels = testing.normal(batch, 2, 7, seed=1), np.arange(batch) // 3
+    args = self.weights, jnp.float32(0.1), images, labels
+    expected, expected_grads = _on_one_device(loss)(*args)
+    with mock.patch.object(_blockwise, 'choose_block', lambda *_: block):
+      local = functools.partial(loss, axis_name='batch')
+      value, grads = _MODES[mode](local)(*args)
+    self.assert_close(value, expected, 1e-5)
+    self.assert_same_gradient(grads, expected_grads, 1e-5)
+
   @parameterized.product(name=tuple(_RING), block_size=(None, 8))
   def test_named_sharding(self, name, block_size):
     loss = functools.partial(_RING[name], block_size=block_size)
@@ -243,6 +271,111 @@ class DevicesTest(testing.LossTest):
 
     self.assertLessEqual(temporaries(8, 64), 1.1 * temporaries(2, 64))
     self.assertGreater(temporaries(8, None), 2 * temporaries(8, 64))
+
+
+def _products(loss, arrays, **options):
+  """Counts the operations of a device, in matrix products."""
+  step = jax.jit(
+      jax.value_and_grad(lambda *z: loss(*z, **options).mean(), (0, 1))
+  )
+  return program.count(step.lower(*arrays).compile().as_text()).flops
+
+
+class MeshTest(testing.LossTest):
+  """Under jit with sharded arrays each device does its part."""
+
+  def _mesh(self, kind=jax.sharding.AxisType.Auto):
+    return jax.make_mesh((4, 2), ('data', 'model'), axis_types=(kind,) * 2)
+
+  def _rows(self, kind=jax.sharding.AxisType.Auto):
+    sharding = jax.sharding.NamedSharding(self._mesh(kind), P('data'))
+    z = testing.normal(2, 1024, 8)
+    return jax.device_put((z[0], z[1]), sharding)
+
+  @parameterized.product(
+      loss=(losses.in_batch_loss, losses.simclr_loss, losses.sigmoid_loss),
+      kind=(jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit),
+  )
+  def test_each_device_does_its_part(self, loss, kind):
+    alone = _products(loss, testing.normal(2, 1024, 8))
+    part = _products(loss, self._rows(kind))
+    self.assertLessEqual(part, 1.2 * alone / _DEVICES)
+
+  def test_a_mesh_in_scope_or_given(self):
+    rows = testing.normal(2, 1024, 8)
+    loss = losses.in_batch_loss
+    alone = _products(loss, rows)
+    part = _products(loss, rows, mesh=self._mesh())
+    self.assertLessEqual(part, 1.2 * alone / _DEVICES)
+    with jax.set_mesh(self._mesh()):
+      part = _products(loss, rows, block_size=128)
+    self.assertLessEqual(part, 1.2 * alone / _DEVICES)
+
+  @parameterized.parameters(jax.sharding.AxisType)
+  def test_value_and_gradient_with_all_options(self, kind):
+    if kind == jax.sharding.AxisType.Manual:
+      return  # of pmap and shard_map
+    z = testing.normal(2, 24, 7)
+    beta = np.abs(testing.normal(48, seed=1))
+    negatives, where = testing.normal(5, 7, seed=2), np.arange(5) != 2
+    guide = tuple(testing.normal(2, 24, 3, seed=3))
+    margin = losses.Margin(0.1, guide=guide)
+
+    def simclr(z1, z2, t, **options):
+      return losses.simclr_loss(
+          z1, z2, temperature=t, beta=beta, labels=_LABELS, **options
+      ).mean()
+
+    def in_batch(z1, z2, t, **options):
+      return losses.in_batch_loss(
+          z1, z2, temperature=t, negatives=negatives, where=where,
+          margin=margin, tau_plus=0.1, **options,
+      ).mean()  # fmt: skip
+
+    def separate(z1, z2, t, **options):
+      own = jnp.stack([z1[:, ::-1], z2[:, ::-1]], axis=1)
+      return losses.in_batch_loss(
+          z1, z2, temperature=t, negatives=own, effective_negatives=0.6,
+          **options,
+      ).mean()  # fmt: skip
+
+    mesh = self._mesh(kind)
+    rows = jax.device_put(
+        tuple(z), jax.sharding.NamedSharding(mesh, P(('data', 'model')))
+    )
+    def sigmoid(z1, z2, t, **options):
+      return losses.sigmoid_loss(
+          z1, z2, logit_scale=1 / t, beta=0.5, labels=_LABELS, **options
+      ).mean()
+
+    for loss in (simclr, in_batch, separate, sigmoid):
+      expected, expected_grads = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(
+          *z, 0.3
+      )
+      for options in ({'mesh': mesh}, {'block_size': 2}):
+        with self.subTest(loss=loss.__name__, **options):
+          value, grads = jax.jit(
+              jax.value_and_grad(
+                  functools.partial(loss, **options), (0, 1, 2)
+              )
+          )(*rows, 0.3)
+          self.assert_close(value, expected, 1e-5)
+          self.assert_same_gradient(grads, expected_grads, 2e-5)
+
+  def test_refusals(self):
+    z1, z2 = testing.views(12, 3)
+    with self.assertRaisesRegex(ValueError, '8 devices, .* got 12 rows'):
+      losses.simclr_loss(z1, z2, mesh=self._mesh())
+    with self.assertRaisesRegex(ValueError, 'mesh and axis_name exclude'):
+      losses.simclr_loss(z1, z2, mesh=self._mesh(), axis_name='data')
+    with self.assertRaisesRegex(ValueError, 'inside pmap or shard_map'):
+      jax.pmap(functools.partial(losses.simclr_loss, mesh=self._mesh()))(
+          *testing.normal(2, 8, 4, 3)
+      )
+    # A mesh that does not split the rows evenly is used as far as it does.
+    with jax.set_mesh(self._mesh()):
+      values = losses.simclr_loss(z1, z2, block_size=4)
+    self.assert_close(values, losses.simclr_loss(z1, z2))
 
 
 class MemoryTest(testing.LossTest):

@@ -448,7 +448,7 @@ class SimclrLossTest(testing.LossTest):
 
     def loss(z1, block_size):
       return losses.simclr_loss(
-          z1, z2, temperature=0.2, block_size=block_size
+          z1, z2, temperature=0.2, beta=1.0, block_size=block_size
       ).mean()
 
     def plain(z1):
