@@ -222,7 +222,9 @@ class TiltingTest(parameterized.TestCase):
       ).reshape(2, 6)
       np.testing.assert_allclose(
           losses.mean(0),
-          hcl_jax.simclr_loss(z1, z2, temperature=0.3, labels=labels),
+          hcl_jax.simclr_loss(
+              z1, z2, temperature=0.3, beta=1.0, labels=labels
+          ),
           rtol=1e-5,
       )
 

@@ -148,7 +148,8 @@ class TwoProcessesTest(looping.LoopTest):
         list(actual.values()), list(losses.values()), rtol=2e-6
     )
     last = self.last_state(self._experiment(), workdir)
-    chex.assert_trees_all_close(last, state, rtol=1e-5, atol=1e-5)
+    # Rounding depends on the step at which two processes became one.
+    chex.assert_trees_all_close(last, state, rtol=5e-5, atol=5e-5)
 
   def test_stopped_and_resumed_is_one_process_with_all_devices(self):
     workdir = self.workdir()
