@@ -96,6 +96,21 @@ def perplexity(logits, beta):
   return math.exp(-sum(w * math.log(w) for w in weights if w))
 
 
+def beta_for_perplexity(logits, fraction):
+  """The beta at which a fraction of the logits counts, by bisection."""
+  logits = list(logits)
+  if not logits or max(logits) == min(logits) or fraction == 1:
+    return 0.0
+  low, high = 0.0, 2048 / (max(logits) - min(logits))
+  for _ in range(60):
+    middle = (low + high) / 2
+    if perplexity(logits, middle) > fraction * len(logits):
+      low = middle
+    else:
+      high = middle
+  return high
+
+
 # --- Losses on cosines ------------------------------------------------------
 
 
@@ -338,7 +353,10 @@ def softplus(x):
 
 
 def infograph(scores, graph_ids, beta, tau_plus, variant):
-  """The three objectives from a matrix of node-graph scores."""
+  """The three objectives from a matrix of node-graph scores.
+
+  ``beta`` of 'paper' may be one for each node, which no clip divides.
+  """
   return {'paper': _paper, 'released': _released, 'infograph': _jsd}[variant](
       np.asarray(scores, np.float64), graph_ids, beta, tau_plus
   )
@@ -363,9 +381,10 @@ def _paper(scores, graph_ids, beta, tau_plus):
       [g for g in range(graphs) if g != graph_ids[u]] for u in range(n)
   ]
   c = max(abs(scores[u, g]) for u in range(n) for g in negatives[u]) or 1.0
+  betas = [2 * beta / c] * n if np.ndim(beta) == 0 else beta
   hard = 0.0
   for u in range(n):
-    tilts = [math.exp(2 * beta * scores[u, g] / c) for g in negatives[u]]
+    tilts = [math.exp(betas[u] * scores[u, g]) for g in negatives[u]]
     mean = sum(tilts) / len(tilts)
     for tilt, g in zip(tilts, negatives[u], strict=True):
       hard += tilt / mean * softplus(scores[u, g])
@@ -443,12 +462,29 @@ def quick_thoughts_clamp_fraction(
 def _quick_thoughts_anchors(
     scores, beta, window, self_pair, clip_scale, segments, where
 ):
-  """Logits of positives and of negatives, and beta, of each sentence."""
+  """Logits of positives and of negatives, and beta, of each sentence.
+
+  Without a clip, beta may be one for each sentence.
+  """
+  logits = quick_thoughts_logits(
+      scores, window=window, self_pair=self_pair, segments=segments, where=where
+  )
+  if clip_scale is not None:
+    largest = max(abs(s) for _, neg in logits for s in neg)
+    beta = beta * clip_scale / largest if largest else 0.0
+  betas = [beta] * len(logits) if np.ndim(beta) == 0 else beta
+  return [(*both, b) for both, b in zip(logits, betas, strict=True)]
+
+
+def quick_thoughts_logits(
+    scores, *, window=1, self_pair='zero', segments=None, where=None
+):
+  """(logits of positives, logits of negatives) of each sentence."""
   scores = np.asarray(scores, np.float64)
   batch = len(scores)
   counted = [True] * batch if where is None else list(where)
   segments = [0] * batch if segments is None else list(segments)
-  negatives, positives = [], []
+  logits = []
   for i in range(batch):
     pos, neg = [], []
     for j in range(batch):
@@ -460,12 +496,8 @@ def _quick_thoughts_anchors(
         pos.append(scores[i, j])
       else:
         neg.append(scores[i, j])
-    positives.append(pos)
-    negatives.append(neg)
-  if clip_scale is not None:
-    largest = max(abs(s) for neg in negatives for s in neg)
-    beta = beta * clip_scale / largest if largest else 0.0
-  return zip(positives, negatives, [beta] * batch, strict=True)
+    logits.append((pos, neg))
+  return logits
 
 
 # --- Schedules --------------------------------------------------------------

@@ -46,9 +46,7 @@ FIELDS = {
             fields_lib.one_of('paper', 'released', 'infograph'),
             "the paper's, its code's (weights of the other sign), the baseline",
         ),
-        'beta': Field(
-            1.0, fields_lib.NON_NEGATIVE, 'hardness of negatives; 0: all alike'
-        ),
+        **config_lib.hardness_fields(),
         'tau_plus': Field(
             config_dict.placeholder(float),
             fields_lib.or_none(fields_lib.DECAY),
@@ -98,6 +96,12 @@ def infograph() -> ml_collections.ConfigDict:
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises a ValueError for a value that cannot work, naming its field."""
   config_lib.check(config, FIELDS)
+  loss = config.loss
+  if loss.effective_negatives is not None and loss.variant != 'paper':
+    raise ValueError(
+        "config.loss.effective_negatives needs config.loss.variant='paper', "
+        f'got {loss.variant!r}.'
+    )
 
 
 def check_graphs(config: ml_collections.ConfigDict, labels: np.ndarray) -> None:

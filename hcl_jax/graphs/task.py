@@ -28,8 +28,8 @@ class InfoGraph:
     -\gamma \, \bigl(\overline{\log D(u)} + \overline{\log(1 - D(y))}\bigr)
 
   with one sign for the encoder and for D, as released: they do not play against
-  each other. A batch is a ``GraphBatch`` and belongs to one device. ``beta``
-  and ``tau_plus`` may be traced.
+  each other. A batch is a ``GraphBatch`` and belongs to one device. ``beta``,
+  ``effective_negatives`` and ``tau_plus`` may be traced.
 
   Attributes:
     module: the encoder with its heads.
@@ -37,6 +37,7 @@ class InfoGraph:
     tau_plus: class prior; None: that of the variant.
     variant: of the loss.
     prior_weight: gamma; 0 for no prior, for which module has no D.
+    effective_negatives: share of the negatives that counts, in place of beta.
   """
 
   module: gin.InfoGraph
@@ -44,6 +45,7 @@ class InfoGraph:
   tau_plus: ArrayLike | None = None
   variant: str = 'paper'
   prior_weight: float = 0.0
+  effective_negatives: ArrayLike | None = None
 
   def init(self, key, batch):
     return modules.init(self.module, key, batch, train=False)
@@ -74,7 +76,7 @@ class InfoGraph:
         nodes,
         pooled,
         batch.graph_ids,
-        beta=self.beta(step),
+        **task.hardness(self.beta, self.effective_negatives, step),
         tau_plus=self.tau_plus,
         variant=self.variant,
         graph_mask=batch.graph_mask,
@@ -92,7 +94,7 @@ class InfoGraph:
     return state
 
   def metrics(self, embeddings, batch, step):
-    return {'beta': self.beta(step)}
+    return task.hardness(self.beta, self.effective_negatives, step)
 
   def features(self, params, state, batch, keys=None):
     return self._evaluate(params, state, batch)[0]
@@ -116,6 +118,7 @@ def create(
       tau_plus=loss.tau_plus,
       variant=loss.variant,
       prior_weight=loss.prior_weight,
+      effective_negatives=loss.effective_negatives,
   )
 
 

@@ -104,9 +104,7 @@ FIELDS = {
     },
     'loss': {
         'temperature': Field(0.5, fields_lib.POSITIVE, 'divides cosines'),
-        'beta': Field(
-            1.0, fields_lib.NON_NEGATIVE, 'hardness of negatives; 0: all alike'
-        ),
+        **config_lib.hardness_fields(),
         'tau_plus': Field(
             0.1,
             fields_lib.DECAY,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 import hcl_jax
 from hcl_jax import augment
@@ -89,6 +90,7 @@ class SimCLR:
     loss_options: further options of the loss by name.
     supervised_negatives: drop negatives of the anchor's class, by labels.
     axis_name: mapped axis of devices, or None.
+    effective_negatives: share of the negatives that counts, in place of beta.
   """
 
   encoder: ImageEncoder
@@ -96,6 +98,7 @@ class SimCLR:
   loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
   supervised_negatives: bool = False
   axis_name: str | None = task_lib.AXIS
+  effective_negatives: ArrayLike | None = None
 
   def init(self, key, batch):
     return self.encoder.init(key, batch['image'])
@@ -116,7 +119,7 @@ class SimCLR:
   def loss(self, embeddings, state, batch, step):
     return hcl_jax.simclr_loss(
         *embeddings,
-        beta=self.beta(step),
+        **task_lib.hardness(self.beta, self.effective_negatives, step),
         labels=batch['label'] if self.supervised_negatives else None,
         axis_name=self.axis_name,
         **self.loss_options,
@@ -126,7 +129,7 @@ class SimCLR:
     return state
 
   def metrics(self, embeddings, batch, step):
-    return {'beta': self.beta(step)}
+    return task_lib.hardness(self.beta, self.effective_negatives, step)
 
   def features(self, params, state, batch, keys=None):
     return self.encoder.evaluate(params, state, batch['image'], keys)[0]
@@ -176,6 +179,7 @@ class MoCo:
     mixing: synthetic negatives as of MoCHi, or None.
     loss_options: further options of :func:`hcl_jax.moco_loss` by name.
     axis_name: mapped axis of devices, or None.
+    effective_negatives: share of the negatives that counts, in place of beta.
   """
 
   encoder: ImageEncoder
@@ -188,6 +192,7 @@ class MoCo:
   mixing: Mixing | None = None
   loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
   axis_name: str | None = task_lib.AXIS
+  effective_negatives: ArrayLike | None = None
 
   def init(self, key, batch):
     encoder_key, queue_key = jax.random.split(key)
@@ -262,7 +267,7 @@ class MoCo:
         q,
         k,
         state.queue.keys,
-        beta=self.beta(step),
+        **task_lib.hardness(self.beta, self.effective_negatives, step),
         where=self._negatives(state, batch),
         **self.loss_options,
     )
@@ -279,7 +284,7 @@ class MoCo:
     )
 
   def metrics(self, embeddings, batch, step):
-    return {'beta': self.beta(step)}
+    return task_lib.hardness(self.beta, self.effective_negatives, step)
 
   def variables(self, params, state):
     """Returns the variables of the encoder of queries."""
@@ -325,6 +330,7 @@ def create(
         loss_options=options,
         mixing=_mixing(config.mochi, steps_per_epoch),
         axis_name=axis_name,
+        effective_negatives=config.loss.effective_negatives,
         **config.moco,
     )
   return SimCLR(
@@ -333,6 +339,7 @@ def create(
       loss_options=options,
       supervised_negatives=config.loss.supervised_negatives,
       axis_name=axis_name,
+      effective_negatives=config.loss.effective_negatives,
   )
 
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from hcl_jax import _checks
 from hcl_jax import _vectors
+from hcl_jax.losses import _nce
+from hcl_jax.losses import _perplexity
 from hcl_jax.losses import tilting
 
 _LOG2 = float(np.log(2.0))
@@ -26,7 +28,8 @@ def infograph_loss(
     graph_embeddings: jax.Array,
     graph_ids: jax.Array,
     *,
-    beta: ArrayLike = 1.0,
+    beta: ArrayLike | None = None,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike | None = None,
     variant: str = 'paper',
     node_mask: jax.Array | None = None,
@@ -47,7 +50,9 @@ def infograph_loss(
 
   where w has mean 1 over a node's negatives and c is the largest |T| of all
   negatives, through which the gradient flows. ``beta=0, tau_plus=0`` is
-  exactly InfoGraph's objective.
+  exactly InfoGraph's objective. One large score makes c large, and with it all
+  weights alike; ``effective_negatives`` gives each node weights of its own,
+  :math:`w \propto e^{\beta_u T}`, instead.
 
   Variant ``'infograph'`` is that objective for any ``beta`` and ``tau_plus``.
   Variant ``'released'`` has the values of the paper's released code: its
@@ -63,6 +68,12 @@ def infograph_loss(
       unless ``node_mask`` drops the node.
     beta: concentration, >= 0. May be traced. The scores have no temperature;
       weights before normalization lie between e^{-2 beta} and e^{2 beta}.
+      None: 1.
+    effective_negatives: instead of beta, for ``'paper'`` only, the share of a
+      node's negative graphs that shall count, in (0, 1]: each node u gets the
+      beta_u of that perplexity among the graphs of ``graph_mask``, within 1 %;
+      see :func:`beta_for_perplexity`. It has no gradient. ``node_counts`` and
+      other nodes do not change it. May be traced.
     tau_plus: probability that a negative graph has the node's class. None: 0
       for ``'paper'``, and 0.5, a constant of the code, for ``'released'``.
     variant: ``'paper'``, ``'released'`` or ``'infograph'``.
@@ -104,7 +115,14 @@ def infograph_loss(
   _checks.choice('variant', variant, VARIANTS)
   if tau_plus is None:
     tau_plus = _RELEASED_TAU_PLUS if variant == 'released' else 0.0
+  _nce.check_hardness(beta, effective_negatives)
+  beta = 1.0 if beta is None else beta
   _checks.beta(beta)
+  if effective_negatives is not None and variant != 'paper':
+    raise ValueError(
+        "effective_negatives needs variant='paper', whose weights it chooses; "
+        f'got variant={variant!r}. Leave it out.'
+    )
   _checks.tau_plus(tau_plus)
   node_mask = _read_mask('node_mask', node_mask, ids)
   graph_mask = _read_mask('graph_mask', graph_mask, graphs)
@@ -128,10 +146,17 @@ def infograph_loss(
   tau_plus = jnp.asarray(tau_plus, scores.dtype)
   if variant == 'infograph':
     beta, tau_plus = jnp.zeros_like(beta), jnp.zeros_like(tau_plus)
-  objective = _released if variant == 'released' else _paper
   own = ids[:, None] == jnp.arange(num_graphs, dtype=ids.dtype)[None, :]
   pairs = _Pairs(scores, own, counts, graph_mask)
-  return objective(pairs, beta, tau_plus)
+  if variant == 'released':
+    return _released(pairs, beta, tau_plus)
+  if effective_negatives is None:
+    tilt = tilting.clipped_beta(beta, scores, _CLIP, pairs.others)
+  else:
+    tilt = _perplexity.beta_for_perplexity(
+        scores, effective_negatives, where=pairs.others
+    )
+  return _paper(pairs, tilt, tau_plus)
 
 
 class _Pairs(NamedTuple):
@@ -148,6 +173,11 @@ class _Pairs(NamedTuple):
   own: jax.Array
   counts: jax.Array
   graph_mask: jax.Array
+
+  @property
+  def others(self):
+    """Returns which pairs are negatives, ``[nodes, graphs]``."""
+    return self.graph_mask[None, :] & ~self.own
 
 
 def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
@@ -166,13 +196,13 @@ def _scores(nodes, graphs, node_rows, node_mask, graph_mask):
   return jnp.take(scores, node_rows, axis=0, mode='fill', fill_value=0)
 
 
-def _paper(pairs, beta, tau_plus):
+def _paper(pairs, tilt, tau_plus):
+  """Returns the objective; weights are e^{tilt T}, one tilt or one per node."""
   scores, own, counts, graph_mask = pairs
-  others = graph_mask[None, :] & ~own
-  beta = tilting.clipped_beta(beta, scores, _CLIP, others)
   num_graphs = jnp.sum(graph_mask, dtype=jnp.int32)
   # With one graph there are no negatives.
-  hard = jnp.where(num_graphs > 1, _tilted_softplus(beta, scores, others), 0)
+  hard = _tilted_softplus(tilt, scores, pairs.others)
+  hard = jnp.where(num_graphs > 1, hard, 0)
   negative = _mean(hard, counts)
   own_scores = _own_scores(scores, own)
   positive = _mean(_softplus(own_scores), counts)
@@ -232,7 +262,8 @@ def _tilted_softplus_jvp(primals, tangents):
   mean = jnp.sum(tilts * values, axis=-1) / total
   weights = tilts * (1 / total)[:, None]
   excess = weights * (values - mean[:, None])
-  slopes = weights * jax.nn.sigmoid(scores) + beta * excess
+  across = beta[:, None] if beta.ndim else beta
+  slopes = weights * jax.nn.sigmoid(scores) + across * excess
   return mean, (
       jnp.sum(slopes * d_scores, axis=-1)
       + jnp.sum(excess * scores, axis=-1) * d_beta
@@ -253,6 +284,11 @@ def _softplus_jvp(primals, tangents):
 
 def _tilts(beta, scores, where):
   """Returns the numerators of softmax(beta T), and their sums."""
+  if beta.ndim:
+    # Nothing bounds beta T: shift before the tilt, so that it rounds little.
+    masked = jnp.where(where, scores, jnp.finfo(scores.dtype).min)
+    top = stop_gradient(jnp.max(masked, axis=-1, keepdims=True))
+    scores, beta = jnp.where(where, scores - top, 0), beta[:, None]
   logits = jnp.where(where, beta * scores, _NEVER)
   peak = stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   tilts = jnp.exp(logits - peak)

@@ -29,6 +29,7 @@ def moco_loss(
     floor: str = 'sphere',
     where: jax.Array | None = None,
     extra: jax.Array | None = None,
+    axis_name: str | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
@@ -39,10 +40,17 @@ def moco_loss(
   and queue: wrap them in ``jax.lax.stop_gradient``, or differentiate with
   respect to the queries only.
 
+  On several devices, the batch is split and the queue is either replicated or
+  split too. If each device holds the whole queue, leave ``axis_name`` out: no
+  device needs another. If each holds a part of it, give ``axis_name``: the
+  negatives of every query are the keys of all parts. A replicated queue with
+  ``axis_name`` would count each key once for every device. Average gradients
+  as for :func:`simclr_loss`.
+
   Args:
     queries: embeddings ``[batch, dim]``; need not be unit vectors.
     keys: embeddings ``[batch, dim]``; row i is the positive of query i.
-    queue: past keys ``[K, dim]``.
+    queue: past keys ``[K, dim]``; with ``axis_name``, this device's.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
       query, ``[batch]``. May be traced. None: 2 t, a hardness beta / t of 2;
@@ -55,14 +63,17 @@ def moco_loss(
     margin: drops keys of the queue whose cosine exceeds the positive's minus
       this; see :func:`in_batch_loss`. A guide is (queries, keys, queue).
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
-    where: keys to count, boolean, ``[K]`` or ``[batch, K]``. Use it for a
-      queue that is not full yet (dropped rows may be NaN) and to drop keys of
-      the query's own image, on which a large beta would put most weight:
-      ``queue_index[None, :] != index[:, None]``.
+    where: keys to count, boolean, ``[K]`` or, without ``axis_name``,
+      ``[batch, K]``. Use it for a queue that is not full yet (dropped rows may
+      be NaN) and to drop keys of the query's own image, on which a large beta
+      would put most weight: ``queue_index[None, :] != index[:, None]``.
     extra: further negatives of each query, ``[batch, n, dim]``, for example
       from :func:`hcl_jax.momentum.mix_hardest`. They always count.
+    axis_name: mapped axis over which the batch and the queue are split. Parts
+      of the queue have the same length.
     block_size: queries and keys of a similarity tile. Tiles avoid the
-      ``[batch, K]`` matrix in memory. None: chosen by size.
+      ``[batch, K]`` matrix in memory. None: chosen by size. With ``axis_name``,
+      blocks of the queue go around a ring of devices instead of being gathered.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
@@ -97,7 +108,14 @@ def moco_loss(
   )
   shape = queries.shape[0], queue.shape[0]
   if where is not None:
-    where = jnp.atleast_2d(_checks.mask('where', where, shape))
+    where = _checks.mask('where', where, shape)
+    if where.ndim == 2 and axis_name is not None:
+      raise ValueError(
+          f'where must have shape ({shape[1]},), one for each key of this '
+          f"device's part of the queue, with axis_name={axis_name!r}; got "
+          f'{where.shape}.'
+      )
+    where = jnp.atleast_2d(where)
     where = jnp.broadcast_to(where, (where.shape[0], shape[1]))
   if extra is not None:
     extra = _read_extra(extra, queries)
@@ -111,17 +129,21 @@ def moco_loss(
       where=where,
       extra=extra,
       floor=floor,
+      axis_name=axis_name,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
 
 
 @functools.partial(
-    jax.jit, static_argnames=('floor', 'block_size', 'stop_gradient_weights')
-)
+    jax.jit,
+    static_argnames=(
+        'floor', 'axis_name', 'block_size', 'stop_gradient_weights'
+    ),
+)  # fmt: skip
 def _moco_loss(
     queries, keys, queue, hyperparameters, margin, *, where, extra, floor,
-    block_size, stop_gradient_weights,
+    axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
   if where is not None:
     # A key that no query counts must not enter a product: 0 * NaN is NaN.
@@ -132,19 +154,27 @@ def _moco_loss(
     own = _vectors.inner_products(
         queries[:, None, :], _vectors.normalize(extra)
     ).squeeze(1)
-  block = _blockwise.choose_block(
-      queries.shape[0], queue.shape[0], block_size
-  )
   positive = jnp.sum(queries * keys, axis=-1)
   columns = _columns.Columns(queries, queue, where=where)
   if margin is not None:
     columns = margin.limit(columns, positive)
+  ring = axis_name is not None and block_size is not None
+  if axis_name is not None and not ring:
+    columns = _columns.gathered(columns, axis_name)
+  block = block_size
+  if not ring:
+    block = _blockwise.choose_block(
+        queries.shape[0], columns.columns.shape[0], block_size
+    )
   negatives = _blockwise.negatives_of(
       columns,
       hyperparameters,
-      cosines=None if block else _vectors.inner_products(queries, queue),
+      cosines=(
+          None if block else _vectors.inner_products(queries, columns.columns)
+      ),
       block=block,
       own=own,
+      axis_name=axis_name if ring else None,
       stop_gradient_weights=stop_gradient_weights,
   )
   return _nce.cosine_nce(positive, negatives, hyperparameters, floor=floor)

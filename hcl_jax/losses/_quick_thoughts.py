@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from hcl_jax import _checks
 from hcl_jax import _vectors
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _perplexity
 from hcl_jax.losses import tilting
 
 
@@ -19,7 +20,8 @@ def quick_thoughts_loss(
     left: jax.Array,
     right: jax.Array,
     *,
-    beta: ArrayLike = 0.0,
+    beta: ArrayLike | None = None,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     window: int = 1,
     self_pair: str = 'zero',
@@ -52,6 +54,14 @@ def quick_thoughts_loss(
     right: embeddings by the second encoder, ``[batch, dim]``.
     beta: concentration, >= 0. May be traced. The scores have no temperature, so
       its hardness grows with the embeddings unless ``clip_scale`` is given.
+      None: 0, as released.
+    effective_negatives: instead of beta, the share of a sentence's negatives
+      that shall count, in (0, 1]: each sentence gets the beta of that
+      perplexity, within 1 %, as a constant of the gradient; see
+      :func:`beta_for_perplexity`. It means the same for embeddings of every
+      size, and a large score changes no other sentence's weights; so it
+      excludes ``clip_scale``. The sentence itself counts, with logit 0, for
+      ``self_pair='zero'``; what ``where`` drops does not. May be traced.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
     window: number of positive sentences on each side.
     self_pair: ``'zero'``: the sentence itself is a negative with logit 0, as in
@@ -80,6 +90,7 @@ def quick_thoughts_loss(
       left,
       right,
       beta=beta,
+      effective_negatives=effective_negatives,
       tau_plus=tau_plus,
       window=window,
       self_pair=self_pair,
@@ -156,7 +167,8 @@ def _anchors(
     left: jax.Array,
     right: jax.Array,
     *,
-    beta: ArrayLike = 0.0,
+    beta: ArrayLike | None = None,
+    effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     window: int = 1,
     self_pair: str = 'zero',
@@ -168,7 +180,15 @@ def _anchors(
 ) -> _Anchors:
   """Checks arguments and computes the terms of the loss from all pairs."""
   left, right = _checks.embeddings(left=left, right=right)
+  _nce.check_hardness(beta, effective_negatives)
+  beta = 0.0 if beta is None else beta
   _checks.beta(beta)
+  if effective_negatives is not None and clip_scale is not None:
+    raise ValueError(
+        'clip_scale and effective_negatives exclude each other; got '
+        f'clip_scale={clip_scale} and effective_negatives='
+        f'{effective_negatives}. Leave one out.'
+    )
   _checks.tau_plus(tau_plus)
   _checks.positive_int('window', window)
   _checks.choice('self_pair', self_pair, ('zero', 'drop'))
@@ -212,6 +232,10 @@ def _anchors(
     clip = jnp.asarray(clip_scale, scores.dtype)
     beta = tilting.clipped_beta(
         beta, scores, clip, negatives, stop_gradient_clip
+    )
+  elif effective_negatives is not None:
+    beta = _perplexity.beta_for_perplexity(
+        scores, effective_negatives, where=negatives
     )
   peak, log_mean = tilting.tilted_log_mean(
       scores, one, jnp.zeros_like(beta), positives

@@ -34,7 +34,7 @@ class PanelRun(NamedTuple):
 
   Attributes:
     name: name of the run.
-    beta: beta that it was trained with.
+    beta: beta that it was trained with; the median, if anchors have their own.
     tau_plus: tau_plus that it was trained with.
     pos_logits: logits of the positives, ``[a]``; None hides the loss.
     neg_logits: logits that beta multiplies, ``[a, n]``.

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 
+import hcl_jax
 from hcl_jax import analysis
 from hcl_jax.report import inspection as inspection_lib
 from hcl_jax.report import page
@@ -101,7 +103,7 @@ class RunReport:
         run.name
         for run in self._runs
         if run.name in curves
-        and not (run.config.loss.beta or run.sample.negatives.tau_plus)
+        and not (np.any(_betas(run)) or run.sample.negatives.tau_plus)
     ]
     return standard[0] if len(standard) == 1 and len(curves) > 1 else None
 
@@ -167,9 +169,9 @@ class RunReport:
     lines = [
         [
             run.name,
-            f'{run.config.loss.beta:g}',
+            _hardness(run),
             f'{run.sample.negatives.tau_plus:g}',
-            f'{np.mean(_effective(run, run.config.loss.beta)):.1f}',
+            f'{np.mean(_effective(run, _betas(run))):.1f}',
             f'{np.mean(run.sample.negatives.where.sum(axis=1)):.0f}',
             _clamped(run),
         ]
@@ -188,7 +190,8 @@ class RunReport:
             lines,
         ),
         page.paragraph(
-            'Effective: effective number of negatives at the beta of the run. '
+            'Beta: that of the run, or the share of negatives that counts '
+            'in its place. Effective: effective number of negatives at it. '
             'Negatives: their number. Both are means over anchors. Clamped: '
             'share of anchors with a debiased estimate below its floor.'
         ),
@@ -303,12 +306,33 @@ def _geometry(sample, pairs):
   return f'{analysis.uniformity(sample.embeddings):.3f}', aligned, margin
 
 
+def _betas(run):
+  """Returns the beta of each anchor, in the units of its logits."""
+  negatives, loss = run.sample.negatives, run.config.loss
+  share = loss.get('effective_negatives')
+  if share is None:
+    return np.full(len(negatives.anchors), loss.beta, np.float32)
+  betas = hcl_jax.beta_for_perplexity(
+      negatives.neg_logits, share, where=negatives.where
+  )
+  return np.asarray(betas)
+
+
+def _hardness(run):
+  share = run.config.loss.get('effective_negatives')
+  return f'{run.config.loss.beta:g}' if share is None else f'{share:g} N'
+
+
 def _effective(run, beta):
+  """Returns effective numbers of negatives; beta may be one per anchor."""
   negatives = run.sample.negatives
+
+  def of_anchor(logits, where, beta):
+    return analysis.effective_negatives(logits, beta=beta, where=where)
+
+  betas = np.broadcast_to(np.float32(beta), len(negatives.anchors))
   return np.asarray(
-      analysis.effective_negatives(
-          negatives.neg_logits, beta=float(beta), where=negatives.where
-      )
+      jax.vmap(of_anchor)(negatives.neg_logits, negatives.where, betas)
   )
 
 
@@ -321,15 +345,22 @@ def _clamped(run):
   negatives = run.sample.negatives
   if negatives.pos_logits is None:
     return '-'
-  share = analysis.clamp_fraction(
-      negatives.pos_logits,
-      negatives.neg_logits,
-      beta=run.config.loss.beta,
-      tau_plus=negatives.tau_plus,
-      log_floor=_log_floor(run),
-      where=negatives.where,
+
+  def of_anchor(positive, logits, where, beta):
+    return analysis.clamp_fraction(
+        positive,
+        logits,
+        beta=beta,
+        tau_plus=negatives.tau_plus,
+        log_floor=_log_floor(run),
+        where=where,
+    )
+
+  clamped = jax.vmap(of_anchor)(
+      negatives.pos_logits, negatives.neg_logits, negatives.where, _betas(run)
   )
-  return f'{float(share):.1%}'
+  some = negatives.where.any(axis=1)
+  return f'{np.sum(clamped) / max(np.sum(some), 1):.1%}'
 
 
 def _item_labels(sample):
@@ -346,7 +377,7 @@ def _panel_run(run):
   with_loss = negatives.pos_logits is not None and loss.floor != 'soft'
   return page.PanelRun(
       name=run.name,
-      beta=loss.beta,
+      beta=float(np.median(_betas(run))),
       tau_plus=negatives.tau_plus,
       pos_logits=negatives.pos_logits[rows] if with_loss else None,
       neg_logits=negatives.neg_logits[rows],

@@ -50,9 +50,7 @@ FIELDS = {
         'pooling': Field('mean', fields_lib.one_of('mean', 'sum'), "of 'bag'"),
     },
     'loss': {
-        'beta': Field(
-            1.0, fields_lib.NON_NEGATIVE, 'hardness of negatives; 0: all alike'
-        ),
+        **config_lib.hardness_fields(),
         'tau_plus': Field(
             0.0,
             fields_lib.DECAY,
@@ -65,7 +63,7 @@ FIELDS = {
             'a sentence is a negative of itself with score 0, or none',
         ),
         'clip_scale': Field(
-            2.0, fields_lib.NON_NEGATIVE, 'clips weights; 0: does not'
+            2.0, fields_lib.NON_NEGATIVE, 'clips weights by beta; 0: does not'
         ),
         'stop_gradient_clip': Field(
             False, None, 'what weights are clipped by is a constant'

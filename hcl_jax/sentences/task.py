@@ -6,6 +6,7 @@ from typing import Any
 
 from flax import linen as nn
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 import hcl_jax
 from hcl_jax.models import gru
@@ -28,11 +29,13 @@ class QuickThoughts:
     module: the encoders.
     beta: schedule of the concentration.
     loss_options: further options of the loss by name.
+    effective_negatives: share of the negatives that counts, in place of beta.
   """
 
   module: nn.Module
   beta: hcl_jax.schedules.Schedule
   loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  effective_negatives: ArrayLike | None = None
 
   def init(self, key, batch):
     return modules.init(self.module, key, batch, train=False)
@@ -49,11 +52,14 @@ class QuickThoughts:
 
   def _arguments(self, batch, step):
     return {
-        'beta': self.beta(step),
+        **self._hardness(step),
         'segments': batch.segment,
         'where': batch.index >= 0,
         **self.loss_options,
     }
+
+  def _hardness(self, step):
+    return task.hardness(self.beta, self.effective_negatives, step)
 
   def update(self, params, state, embeddings, batch):
     return state
@@ -62,7 +68,7 @@ class QuickThoughts:
     share = hcl_jax.quick_thoughts_clamp_fraction(
         *embeddings, **self._arguments(batch, step)
     )
-    return {'beta': self.beta(step), 'clamp_fraction': share}
+    return {**self._hardness(step), 'clamp_fraction': share}
 
   def features(self, params, state, batch, keys=None):
     towers = self.compared(params, state, batch, keys)
@@ -88,10 +94,13 @@ def create(
           'tau_plus', 'window', 'self_pair', 'stop_gradient_clip', 'floor'
       )
   }  # fmt: skip
+  # A share of the negatives has no beta to clip.
+  clips = loss.effective_negatives is None and loss.clip_scale
   return QuickThoughts(
       module=create_encoders(config, vocabulary_size),
       beta=config_lib.beta_schedule(loss, total_steps, steps_per_epoch),
-      loss_options={**options, 'clip_scale': loss.clip_scale or None},
+      loss_options={**options, 'clip_scale': clips or None},
+      effective_negatives=loss.effective_negatives,
   )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields that all configurations share, and what follows from them."""
 
+from ml_collections import config_dict
 import numpy as np
 
 from hcl_jax import schedules
@@ -14,6 +15,7 @@ VARIANTS = ('standard', 'debiased', 'hard')
 TRACED = (
     'seed',
     'loss.beta',
+    'loss.effective_negatives',
     'loss.tau_plus',
     'optimizer.learning_rate',
     'optimizer.final_learning_rate',
@@ -33,7 +35,12 @@ MAY_CHANGE = (
 
 # Fields that runs of earlier versions lack, and what they had in effect; the
 # domain follows from the task.
-MAY_APPEAR = {'domain': ..., 'model.encoder': '', 'train.init_from': ''}
+MAY_APPEAR = {
+    'domain': ...,
+    'model.encoder': '',
+    'loss.effective_negatives': None,
+    'train.init_from': '',
+}
 
 # A continued sweep may differ in these; scores of all members are by the same
 # evaluation.
@@ -57,6 +64,20 @@ def run_fields(
       'domain': Field(domain, None, 'the room that defines the other fields'),
       'task': Field(tasks[0], fields_lib.one_of(*tasks), 'what is trained'),
       'seed': Field(0, fields_lib.SEED, seed),
+  }
+
+
+def hardness_fields() -> dict[str, Field]:
+  """Returns the fields that say how hard negatives are."""
+  return {
+      'beta': Field(
+          1.0, fields_lib.NON_NEGATIVE, 'hardness of negatives; 0: all alike'
+      ),
+      'effective_negatives': Field(
+          config_dict.placeholder(float),
+          fields_lib.or_none(fields_lib.number(0, 1, open_low=True)),
+          'share of negatives that counts, in place of beta; None: beta',
+      ),
   }
 
 
@@ -152,6 +173,14 @@ def check(config: fields_lib.Config, fields: fields_lib.Fields) -> None:
         f'{config.optimizer.final_learning_rate} and '
         f'{config.optimizer.learning_rate}.'
     )
+  loss = config.get('loss') or {}
+  annealing = loss.get('annealing', 'constant')
+  if loss.get('effective_negatives') is not None and annealing != 'constant':
+    raise ValueError(
+        "config.loss.annealing must be 'constant' with "
+        'config.loss.effective_negatives, which is in place of the beta that '
+        f'it anneals, got {annealing!r}.'
+    )
 
 
 def total_steps(config: fields_lib.Config, steps_per_epoch: int) -> int:
@@ -174,20 +203,25 @@ def beta_schedule(
 
 
 def hyperparameters(config: fields_lib.Config) -> dict[str, np.ndarray]:
-  """Returns the values of ``TRACED`` fields by name, as scalars; not None."""
-  values = {field: fields_lib.get(config, field) for field in TRACED}
+  """Returns the values of ``TRACED`` fields by name, as scalars; not None.
+
+  A room need not have all of the fields.
+  """
+  values = fields_lib.flatten(config)
   return {
-      field: np.asarray(value, np.int32 if field == 'seed' else np.float32)
-      for field, value in values.items()
-      if value is not None
+      field: np.asarray(
+          values[field], np.int32 if field == 'seed' else np.float32
+      )
+      for field in TRACED
+      if values.get(field) is not None
   }
 
 
 def set_variant(config: fields_lib.Config, variant: str) -> None:
   """Turns a hard configuration into a baseline: numbers, not another loss.
 
-  ``'hard'`` changes nothing, ``'debiased'`` sets beta to 0, and ``'standard'``
-  tau_plus too.
+  ``'hard'`` changes nothing, ``'debiased'`` sets beta to 0, whatever share of
+  negatives was to count, and ``'standard'`` tau_plus too.
   """
   if variant not in VARIANTS:
     raise ValueError(
@@ -195,5 +229,7 @@ def set_variant(config: fields_lib.Config, variant: str) -> None:
     )
   if variant != 'hard':
     config.loss.beta = 0.0
+    if 'effective_negatives' in config.loss:
+      config.loss.effective_negatives = None
   if variant == 'standard':
     config.loss.tau_plus = 0.0

@@ -29,8 +29,13 @@ def shared_lines(experiment: experiment_lib.Experiment) -> list[str]:
 def loss(config: fields_lib.Config) -> str:
   """Returns the hyperparameters of the loss, those that it has."""
   fields = config.get('loss') or {}
-  names = ('variant', 'beta', 'annealing', 'tau_plus', 'temperature')
+  names = (
+      'variant', 'beta', 'effective_negatives', 'annealing', 'tau_plus',
+      'temperature',
+  )  # fmt: skip
   values = {name: fields.get(name) for name in names}
+  if values['effective_negatives'] is not None:
+    values['beta'] = None  # the share is in its place
   if values['annealing'] == 'constant':
     values['annealing'] = None
   beta, temperature = values['beta'], values['temperature']

@@ -6,6 +6,10 @@ from typing import Protocol
 from typing import TypeAlias
 
 import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hcl_jax import schedules
 
 AXIS = 'batch'  # the mapped axis of devices
 
@@ -118,6 +122,21 @@ def with_variables(
     return own(state, variables)
   others = dict(variables)
   return others.pop('params'), {**state, **others}
+
+
+def hardness(
+    beta: schedules.Schedule,
+    effective_negatives: ArrayLike | None,
+    step: ArrayLike,
+) -> dict[str, jax.Array]:
+  """Returns how hard negatives are, as an argument of a loss and a metric.
+
+  This is beta of the step, or the share of the negatives that counts if there
+  is one.
+  """
+  if effective_negatives is None:
+    return {'beta': beta(step)}
+  return {'effective_negatives': jnp.asarray(effective_negatives, jnp.float32)}
 
 
 def row_keys(key: jax.Array, rows: jax.Array, num: int) -> jax.Array:

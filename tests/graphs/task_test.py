@@ -65,6 +65,30 @@ class InfoGraphTaskTest(parameterized.TestCase):
         1e-5,
     )
 
+  def test_a_share_of_negatives_takes_the_place_of_beta(self):
+    config = graph_config.infograph()
+    config.update_from_flattened_dict({
+        'loss.effective_negatives': 0.7, 'model.width': 4,
+        'model.num_layers': 2,
+    })  # fmt: skip
+    task = infograph.create(config, total_steps=10, steps_per_epoch=5)
+    batch = _batch(more=3)
+    _, (nodes, pooled, logits), state = _embed(task, batch)
+    rows = np.repeat(batch.members, batch.member_counts)
+    ids = np.repeat(batch.graph_ids, batch.member_counts)
+    expected = hcl_jax.infograph_loss(
+        nodes[rows], pooled[:8], ids, effective_negatives=0.7
+    )
+    np.testing.assert_allclose(
+        jax.jit(task.loss)((nodes, pooled, logits), state, batch, _STEP),
+        expected,
+        rtol=1e-5,
+    )
+    self.assertEqual(
+        task.metrics((nodes, pooled, logits), batch, _STEP),
+        {'effective_negatives': np.float32(0.7)},
+    )
+
   def test_prior_matches_numpy(self):
     batch = _batch()
     task, plain = _task(prior_weight=0.25), _task()

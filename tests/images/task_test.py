@@ -110,6 +110,32 @@ class SimclrTest(parameterized.TestCase):
       self.assertEqual(metrics['beta'], expected)
 
 
+  def test_a_share_of_negatives_takes_the_place_of_beta(self):
+    batch, step = tiny.batch(_ROWS), jnp.int32(0)
+    task = tiny.simclr_task(axis_name=None, effective_negatives=0.7)
+    _, z, state = _embed(task, batch)
+    np.testing.assert_allclose(
+        task.loss(z, state, batch, step),
+        hcl_jax.simclr_loss(*z, effective_negatives=0.7),
+        rtol=1e-6,
+    )
+    shares = {'effective_negatives': np.float32(0.7)}
+    self.assertEqual(task.metrics(z, batch, step), shares)
+    task = tiny.moco_task(axis_name=None, effective_negatives=0.7)
+    _, (q, k), state = _embed(task, batch)
+    np.testing.assert_allclose(
+        task.loss((q, k), state, batch, step),
+        hcl_jax.moco_loss(q, k, state.queue.keys, effective_negatives=0.7),
+        rtol=1e-6,
+    )
+    self.assertEqual(task.metrics((q, k), batch, step), shares)
+    for name in ('simclr', 'moco'):
+      config = getattr(image_config, name)()
+      config.loss.effective_negatives = 0.7
+      task = image_tasks.create(config, total_steps=10, steps_per_epoch=5)
+      self.assertEqual(task.effective_negatives, 0.7)
+
+
 def hcl_jax_simclr(beta):
   base = tiny.simclr_task(axis_name=None)
   return type(base)(base.encoder, beta, axis_name=None)

@@ -80,6 +80,23 @@ def _simclr_filtered(weights, temperature, images, labels, **where):
   ).mean()  # fmt: skip
 
 
+def _moco(weights, temperature, images, labels, **where):
+  queries, keys = _embed(weights, images)
+  # The queue is split as the batch is.
+  queue = jnp.concatenate([keys[:, ::-1], queries - 0.5])
+  guide_of_queue = jnp.concatenate([images[:, 1, ::-1], images[:, 0]])
+  return losses.moco_loss(
+      queries, keys, queue, temperature=temperature, tau_plus=0.1,
+      extra=jnp.stack([keys[:, ::-1] + 0.5, queries[:, ::-1]], axis=1),
+      where=jnp.concatenate([labels != 2, labels != 1]),
+      beta=jnp.abs(images[:, 0, 0]),
+      margin=losses.Margin(
+          0.1, guide=(images[:, 0], images[:, 1], guide_of_queue)
+      ),
+      **where,
+  ).mean()  # fmt: skip
+
+
 def _supcon(weights, temperature, images, labels, **where):
   return losses.supcon_loss(
       *_embed(weights, images), labels, temperature=temperature, **where
@@ -92,6 +109,7 @@ _GATHERED = {
     'in_batch': _in_batch,
     'in_batch_own': _in_batch_own,
     'filtered': _filtered,
+    'moco': _moco,
     'supcon': _supcon,
 }
 _RING = {k: v for k, v in _GATHERED.items() if k != 'supcon'}

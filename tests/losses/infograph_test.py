@@ -13,6 +13,12 @@ from tests.support import testing
 
 _SCORES = np.float32([[1.0, -1.0], [0.5, 2.0], [1.5, 1.0]])
 _IDS = np.array([0, 0, 1])
+_CASES = {
+    'paper': {'variant': 'paper', 'beta': 2.0},
+    'released': {'variant': 'released', 'beta': 2.0},
+    'infograph': {'variant': 'infograph'},
+    'effective': {'variant': 'paper', 'effective_negatives': 0.6},
+}
 
 
 def _batch(num_nodes=9, num_graphs=4, dim=3):
@@ -22,6 +28,17 @@ def _batch(num_nodes=9, num_graphs=4, dim=3):
       testing.normal(num_graphs, dim, seed=1),
       ids,
   )
+
+
+def _float64_scores(nodes, graphs):
+  return nodes.astype(np.float64) @ graphs.astype(np.float64).T
+
+
+def _exact_betas(scores, ids, fraction):
+  return [
+      reference.beta_for_perplexity(np.delete(row, own), fraction)
+      for row, own in zip(scores, ids, strict=True)
+  ]
 
 
 class InfographLossTest(testing.LossTest):
@@ -92,10 +109,8 @@ class InfographLossTest(testing.LossTest):
     self.assertTrue(np.all(np.diff(paper) > 0))
     self.assertTrue(np.all(np.diff(released) < 0))
 
-  @parameterized.product(
-      variant=('paper', 'released', 'infograph'), filler=(np.nan, np.inf, 1e30)
-  )
-  def test_padding_changes_nothing(self, variant, filler):
+  @parameterized.product(case=tuple(_CASES), filler=(np.nan, np.inf, 1e30))
+  def test_padding_changes_nothing(self, case, filler):
     nodes, graphs, ids = _batch()
     padded_nodes = np.full((12, 3), filler, np.float32)
     padded_graphs = np.full((6, 3), filler, np.float32)
@@ -107,7 +122,7 @@ class InfographLossTest(testing.LossTest):
 
     def loss(nodes, graphs, ids, **masks):
       return losses.infograph_loss(
-          nodes, graphs, ids, tau_plus=0.3, variant=variant, **masks
+          nodes, graphs, ids, tau_plus=0.3, **_CASES[case], **masks
       )
 
     both = jax.jit(jax.value_and_grad(loss, (0, 1)))
@@ -122,17 +137,15 @@ class InfographLossTest(testing.LossTest):
     np.testing.assert_array_equal(to_nodes[9:], 0)
     np.testing.assert_array_equal(to_graphs[4:], 0)
 
-  @parameterized.product(
-      variant=('paper', 'released', 'infograph'), filler=(0.0, np.nan)
-  )
-  def test_nodes_may_share_rows(self, variant, filler):
+  @parameterized.product(case=tuple(_CASES), filler=(0.0, np.nan))
+  def test_nodes_may_share_rows(self, case, filler):
     nodes, graphs, _ = _batch(5, 4)
     nodes[3] = filler  # of no node
     rows = np.array([0, 2, 1, 0, 4, 2, 1])
     ids = np.array([0, 0, 1, 2, 2, 3, 3])
     counts = np.array([1, 2, 3, 1, 1, 2, 1])
     loss = lambda nodes, graphs, ids, **shared: losses.infograph_loss(  # noqa: E731
-        nodes, graphs, ids, beta=2.0, tau_plus=0.3, variant=variant, **shared
+        nodes, graphs, ids, tau_plus=0.3, **_CASES[case], **shared
     )
     both = jax.jit(jax.value_and_grad(loss, (0, 1)))
     value, (to_nodes, to_graphs) = both(
@@ -196,6 +209,101 @@ class InfographLossTest(testing.LossTest):
         ),
         (nodes, graphs, 1.0), order=1, eps=1e-3, atol=0.02,
     )  # fmt: skip
+
+  def test_effective_negatives_matches_the_oracle(self):
+    nodes, graphs, ids = _batch(9, 7)
+    scores = _float64_scores(nodes, graphs)
+
+    @jax.jit
+    def value_and_grad(fraction, tau_plus):
+      return jax.value_and_grad(
+          lambda nodes, graphs: losses.infograph_loss(
+              nodes, graphs, ids, effective_negatives=fraction,
+              tau_plus=tau_plus,
+          ),
+          (0, 1),
+      )(nodes, graphs)  # fmt: skip
+
+    for fraction in (1.0, 0.9, 0.6, 0.3):
+      for tau_plus in (0.0, 0.3):
+        with self.subTest(fraction=fraction, tau_plus=tau_plus):
+          value, grads = value_and_grad(fraction, tau_plus)
+          betas = _exact_betas(scores, ids, fraction)
+          oracle = lambda s, b=betas, t=tau_plus: reference.infograph(  # noqa: E731
+              s, ids, b, t, 'paper'
+          )
+          self.assert_close(value, oracle(scores), 2e-3)
+          # Beta is a constant of the gradient.
+          slopes = np.zeros(scores.shape)
+          for place in np.ndindex(scores.shape):
+            step = np.zeros(scores.shape)
+            step[place] = 1e-6
+            rise = oracle(scores + step) - oracle(scores - step)
+            slopes[place] = rise / 2e-6
+          expected = slopes @ graphs, slopes.T @ nodes
+          self.assert_same_gradient(grads, expected, 0.01)
+
+  def test_a_huge_score_changes_no_other_node(self):
+    nodes, graphs, ids = _batch(9, 7)
+    huge = nodes.copy()
+    huge[0] *= 1e5
+
+    def to_others(nodes, **hardness):
+      loss = lambda x: losses.infograph_loss(x, graphs, ids, **hardness)  # noqa: E731
+      return jax.jit(jax.grad(loss))(nodes)[1:]
+
+    asked = to_others(nodes, effective_negatives=0.5)
+    self.assert_same_gradient(
+        to_others(huge, effective_negatives=0.5), asked, 1e-6
+    )
+    # Of this node too, the asked share counts: its scores grew, its beta fell.
+    betas = _exact_betas(_float64_scores(huge, graphs), ids, 0.5)
+    value = losses.infograph_loss(huge, graphs, ids, effective_negatives=0.5)
+    oracle = reference.infograph(
+        _float64_scores(huge, graphs), ids, betas, 0.0, 'paper'
+    )
+    self.assert_close(value, oracle, 5e-3)
+    # The clip makes the weights of all others equal.
+    uniform = to_others(nodes, beta=0.0)
+    clipped = to_others(huge, beta=2.0)
+    self.assert_same_gradient(clipped, uniform, 1e-3)
+    self.assertGreater(testing.gradient_error(asked, uniform), 0.1)
+
+  def test_a_huge_graph_leaves_the_share_that_counts(self):
+    nodes, graphs, ids = _batch(9, 7)
+    graphs[2] *= 1e4
+    scores = _float64_scores(nodes, graphs)
+    expected = reference.infograph(
+        scores, ids, _exact_betas(scores, ids, 0.5), 0.0, 'paper'
+    )
+    value = losses.infograph_loss(nodes, graphs, ids, effective_negatives=0.5)
+    self.assert_close(value, expected, 0.01)
+
+  def test_effective_negatives_is_of_the_paper(self):
+    nodes, graphs, ids = _batch()
+    loss = lambda **knobs: losses.infograph_loss(nodes, graphs, ids, **knobs)  # noqa: E731
+    for variant in ('released', 'infograph'):
+      with self.assertRaisesRegex(
+          ValueError, f"needs variant='paper'.* got variant='{variant}'"
+      ):
+        loss(variant=variant, effective_negatives=0.5)
+    with self.assertRaisesRegex(ValueError, 'exclude each other; got beta=2'):
+      loss(beta=2.0, effective_negatives=0.5)
+    with self.assertRaisesRegex(ValueError, r'must be in \(0, 1\], got 0'):
+      loss(effective_negatives=0.0)
+
+  def test_effective_negatives_of_any_size_are_finite(self):
+    nodes, graphs, ids = _batch()
+    both = jax.jit(
+        jax.value_and_grad(
+            lambda n, f: losses.infograph_loss(
+                n, graphs, ids, effective_negatives=f
+            )
+        )
+    )
+    for size in (0.0, 1e-3, 1.0, 1e3, 1e15):
+      for fraction in (1.0, 0.7, 1e-3):
+        self.assert_finite(both(np.float32(size) * nodes, fraction))
 
   def test_half_precision_is_upcast(self):
     nodes, graphs, ids = _batch()

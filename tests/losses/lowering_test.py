@@ -79,13 +79,17 @@ class LoweringTest(parameterized.TestCase):
     )(jax.ShapeDtypeStruct((), jnp.float32), *arrays)
     self.assertEqual(exported.platforms, ('cpu', 'cuda', 'tpu'))
 
-  @parameterized.parameters(None, 2)
-  def test_devices_lower(self, block_size):
+  @parameterized.product(
+      name=('simclr_loss', 'moco_loss'), block_size=(None, 2)
+  )
+  def test_devices_lower(self, name, block_size):
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ('batch',))
+    queue = [lambda b: b[::-1]] if name == 'moco_loss' else []
     loss = jax.shard_map(
         lambda a, b: jax.lax.pmean(
-            losses.simclr_loss(
-                a, b, axis_name='batch', block_size=block_size
+            getattr(losses, name)(
+                a, b, *(f(b) for f in queue), axis_name='batch',
+                block_size=block_size,
             ).mean(),
             'batch',
         ),

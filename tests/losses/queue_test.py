@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """moco_loss."""
 
+import functools
+
 from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,8 @@ import numpy as np
 from hcl_jax import losses
 from tests import reference
 from tests.support import testing
+
+P = jax.sharding.PartitionSpec
 
 
 class MocoLossTest(testing.LossTest):
@@ -107,6 +111,75 @@ class MocoLossTest(testing.LossTest):
     self.assertEqual(values[2], 0)
     np.testing.assert_array_equal(grad[2], 0)
     self.assert_finite((values, grad))
+
+  @parameterized.product(masked=(False, True), block_size=(None, 2))
+  def test_a_split_queue_is_one_queue(self, masked, block_size):
+    queries, keys = testing.views(16, 3)
+    queue, where = testing.normal(24, 3, seed=7), None
+    knobs = {
+        'temperature': 0.2, 'beta': 1.0, 'tau_plus': 0.1,
+        'positive_weight': 0.7,
+    }  # fmt: skip
+    if masked:  # all of the first device's keys, and some of the others'
+      where = (np.arange(24) > 2) & (np.arange(24) % 5 > 0)
+      queue[~where] = np.nan
+    expected, _ = reference.moco(
+        queries, keys, np.nan_to_num(queue), where=where, **knobs
+    )
+
+    def total(arrays, knobs, where, **split):
+      values = losses.moco_loss(*arrays, where=where, **knobs, **split)
+      return values.sum(), values
+
+    whole, by_parts = (
+        jax.grad(functools.partial(total, **split), (0, 1), has_aux=True)
+        for split in ({}, {'axis_name': 'batch', 'block_size': block_size})
+    )
+    arrays = queries, keys, queue
+    knobs = jax.tree.map(np.float32, knobs)
+    (to_arrays, to_knobs), values = jax.jit(whole)(arrays, knobs, where)
+    self.assert_close(values, expected, 2e-5)
+    shards = jax.tree.map(
+        lambda x: x.reshape(8, -1, *x.shape[1:]), (arrays, where)
+    )
+    (to_shards, to_knobs_here), values = jax.pmap(
+        by_parts, axis_name='batch', in_axes=(0, None, 0)
+    )(shards[0], knobs, shards[1])
+    self.assert_close(values.reshape(16), expected, 2e-5)
+    joined = [x.reshape(-1, 3) for x in to_shards]
+    self.assert_same_gradient(tuple(joined), to_arrays, 1e-5)
+    summed = jax.tree.map(lambda x: x.sum(axis=0), to_knobs_here)
+    self.assert_same_gradient(summed, to_knobs, 1e-5)
+
+  @parameterized.parameters(None, 2)
+  def test_a_mask_may_be_the_same_on_all_devices(self, block_size):
+    arrays = *testing.views(16, 3), testing.normal(24, 3, seed=7)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ('batch',))
+    where = np.arange(3) < 2
+    split = jax.shard_map(
+        lambda *arrays: losses.moco_loss(
+            *arrays, where=where, axis_name='batch', block_size=block_size,
+            effective_negatives=0.7,
+        ),
+        mesh=mesh, in_specs=P('batch'), out_specs=P('batch'),
+    )  # fmt: skip
+    expected = losses.moco_loss(
+        *arrays, where=np.tile(where, 8), effective_negatives=0.7
+    )
+    self.assert_close(jax.jit(split)(*arrays), expected, 1e-4)
+
+  def test_a_mask_of_pairs_needs_the_whole_queue(self):
+    arrays = *testing.views(16, 3), testing.normal(24, 3)
+    shards = jax.tree.map(lambda x: x.reshape(8, -1, 3), arrays)
+    with self.assertRaisesRegex(
+        ValueError, r"shape \(3,\).* axis_name='batch'; got \(2, 3\)"
+    ):
+      jax.pmap(
+          lambda *x: losses.moco_loss(
+              *x, where=np.ones((2, 3), bool), axis_name='batch'
+          ),
+          axis_name='batch',
+      )(*shards)
 
   def test_blocks_change_nothing_for_keys_and_queue(self):
     queries, keys = testing.views(9, 3)

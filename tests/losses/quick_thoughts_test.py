@@ -24,6 +24,13 @@ def _scores(left, right):
   return left.astype(np.float64) @ right.astype(np.float64).T
 
 
+def _exact_betas(scores, fraction, **given):
+  return [
+      reference.beta_for_perplexity(neg, fraction)
+      for _, neg in reference.quick_thoughts_logits(scores, **given)
+  ]
+
+
 class QuickThoughtsLossTest(testing.LossTest):
 
   @chex.variants(with_jit=True, without_jit=True)
@@ -102,6 +109,98 @@ class QuickThoughtsLossTest(testing.LossTest):
     difference = np.abs(grads[0] - expected_grads[0]).max(axis=1)
     self.assertEqual(np.sum(difference > 1e-4), 1)
 
+  @parameterized.product(
+      self_pair=('zero', 'drop'), mask=('none', 'where', 'segments')
+  )
+  def test_effective_negatives_match_the_oracle(self, self_pair, mask):
+    left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
+    scores = _scores(left, right)
+    given = {
+        'none': {'window': 2},
+        'where': {'where': np.arange(8) != 6},
+        'segments': {'segments': _SEGMENTS, 'where': np.arange(8) != 0},
+    }[mask] | {'self_pair': self_pair}  # fmt: skip
+    knobs = {'floor': 'soft', **given}
+
+    @jax.jit
+    def value_and_grad(fraction, tau_plus):
+      def total(scores):
+        values = losses.quick_thoughts_loss(
+            scores, jnp.eye(8), effective_negatives=fraction,
+            tau_plus=tau_plus, **knobs,
+        )  # fmt: skip
+        return values.sum(), values
+
+      return jax.grad(total, has_aux=True)(np.float32(scores))
+
+    for fraction, tau_plus in ((1.0, 0.0), (0.8, 0.0), (0.4, 0.1)):
+      grad, values = value_and_grad(fraction, tau_plus)
+      betas = _exact_betas(scores, fraction, **given)
+      oracle = functools.partial(
+          reference.quick_thoughts, beta=betas, tau_plus=tau_plus, **knobs
+      )
+      np.testing.assert_allclose(values, oracle(scores), rtol=3e-3, atol=1e-6)
+      # Beta is a constant of the gradient.
+      slopes = np.zeros((8, 8))
+      for place in np.ndindex(8, 8):
+        step = np.zeros((8, 8))
+        step[place] = 1e-6
+        rise = np.subtract(oracle(scores + step), oracle(scores - step))
+        slopes[place] = rise.sum() / 2e-6
+      self.assert_same_gradient(grad, slopes, 0.01)
+      share = losses.quick_thoughts_clamp_fraction(
+          left, right, effective_negatives=fraction, tau_plus=0.4, **given
+      )
+      self.assertAlmostEqual(
+          float(share),
+          reference.quick_thoughts_clamp_fraction(
+              scores, beta=betas, tau_plus=0.4, **given
+          ),
+          places=6,
+      )
+
+  def test_a_huge_score_changes_no_other_sentence(self):
+    left, right = testing.normal(12, 3), testing.normal(12, 3, seed=1)
+    huge = left.copy()
+    huge[0] *= 1e5
+
+    def of_others(left, **hardness):
+      return testing.jitted(
+          losses.quick_thoughts_loss, left, right, **hardness
+      )[1:]
+
+    asked = of_others(left, effective_negatives=0.5)
+    np.testing.assert_allclose(
+        of_others(huge, effective_negatives=0.5), asked, rtol=1e-6
+    )
+    # The clip makes the weights of all others equal.
+    uniform = of_others(left)
+    clipped = of_others(huge, beta=2.0, clip_scale=2.0)
+    np.testing.assert_allclose(clipped, uniform, rtol=1e-4)
+    self.assertTrue(np.all(asked > 1.01 * uniform))
+
+  def test_a_huge_sentence_leaves_the_share_that_counts(self):
+    left, right = testing.normal(12, 3), testing.normal(12, 3, seed=1)
+    right[5] *= 100
+    scores = _scores(left, right)
+    np.testing.assert_allclose(
+        losses.quick_thoughts_loss(left, right, effective_negatives=0.5),
+        reference.quick_thoughts(
+            scores, beta=_exact_betas(scores, 0.5), tau_plus=0.0
+        ),
+        rtol=3e-3,
+    )
+
+  def test_effective_negatives_exclude_beta_and_the_clip(self):
+    loss = functools.partial(
+        losses.quick_thoughts_loss, *testing.views(4, 3),
+        effective_negatives=0.5,
+    )  # fmt: skip
+    with self.assertRaisesRegex(ValueError, 'clip_scale=2.0 and effective_neg'):
+      loss(clip_scale=2.0)
+    with self.assertRaisesRegex(ValueError, 'exclude each other; got beta=1'):
+      loss(beta=1.0)
+
   def test_only_sentences_of_one_segment_are_neighbours(self):
     left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
     loss = functools.partial(losses.quick_thoughts_loss, left, right)
@@ -177,6 +276,20 @@ class QuickThoughtsLossTest(testing.LossTest):
         optax.softmax_cross_entropy(scores, targets),
     )
 
+  def test_effective_negatives_of_any_size_are_finite(self):
+    both = jax.jit(
+        jax.value_and_grad(
+            lambda x, f: losses.quick_thoughts_loss(
+                x, testing.normal(8, 3, seed=1), effective_negatives=f,
+                tau_plus=0.1, floor='soft',
+            ).sum()
+        )
+    )  # fmt: skip
+    for size in (0.0, 1e-3, 1.0, 30.0, 1e6):
+      left = np.float32(size) * testing.normal(8, 3)
+      for fraction in (1.0, 0.7, 1e-3):
+        self.assert_finite(both(left, fraction))
+
   @parameterized.product(
       floor=('none', 'soft'), clip_scale=(None, 2.0), size=(0.0, 1.0, 30.0)
   )
@@ -204,15 +317,17 @@ class QuickThoughtsLossTest(testing.LossTest):
   def test_masked_sentences_may_hold_anything(self):
     left, right = testing.normal(8, 3), testing.normal(8, 3, seed=1)
     where = np.arange(8) < 6
-    for filler in (np.nan, np.inf):
+    clip = {'beta': 1.0, 'clip_scale': 2.0}
+    for filler, knobs in (
+        (np.nan, clip), (np.inf, clip), (np.nan, {'effective_negatives': 0.6})
+    ):  # fmt: skip
       padded = [np.where(where[:, None], x, np.float32(filler))
                 for x in (left, right)]
       value, grads = jax.jit(jax.value_and_grad(
-          lambda a, b: losses.quick_thoughts_loss(
-              a, b, beta=1.0, where=where, clip_scale=2.0).sum(), (0, 1)
+          lambda a, b, knobs=knobs: losses.quick_thoughts_loss(
+              a, b, where=where, **knobs).sum(), (0, 1)
       ))(*padded)
-      expected = losses.quick_thoughts_loss(
-          left[:6], right[:6], beta=1.0, clip_scale=2.0).sum()
+      expected = losses.quick_thoughts_loss(left[:6], right[:6], **knobs).sum()
       np.testing.assert_allclose(value, expected, rtol=1e-5)
       self.assert_finite(grads)
       np.testing.assert_array_equal(grads[0][6:], 0)

@@ -247,7 +247,7 @@ class InspectTest(looping.LoopTest):
         'standard': _image_experiment(
             **{'loss.beta': 0.0, 'loss.tau_plus': 0.0}
         ),
-        'hard': _image_experiment(**{'loss.beta': 2.0}),
+        'hard': _image_experiment(**{'loss.effective_negatives': 0.5}),
     }
     root = self.workdir()
     found = []
@@ -266,7 +266,8 @@ class InspectTest(looping.LoopTest):
     sections = run_report.RunReport(found, output).sections()
     body = '\n'.join(part for x in sections for part in x.parts)
     self.assertIn('standard (epoch', body.replace('%', ''))
-    self.assertIn('loss.beta', body)
+    self.assertIn('loss.effective_negatives', body)
+    self.assertIn('<td>0.5 N</td>', body)
     self.assertIn('embeddings, as the loss compares them. Rows of one', body)
     for name in ('loss', 'curve_knn_top1', 'similarities', 'margins',
                  'false_negatives', 'effective_negatives', 'gallery'):

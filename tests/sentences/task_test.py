@@ -70,6 +70,33 @@ class QuickThoughtsTaskTest(parameterized.TestCase):
         places=6,
     )
 
+  def test_a_share_of_negatives_takes_the_place_of_beta_and_its_clip(self):
+    config = sentence_config.quick_thoughts()
+    config.update_from_flattened_dict({
+        'loss.effective_negatives': 0.6, 'loss.tau_plus': 0.1, 'model.dim': 4,
+        'model.word_dim': 3,
+    })  # fmt: skip
+    task = quick_thoughts.create(
+        config, vocabulary_size=49, total_steps=90, steps_per_epoch=9
+    )
+    batch = _batch(padding=2)
+    _, embeddings = _embed(task, batch)
+    given = {
+        'effective_negatives': 0.6, 'tau_plus': 0.1, 'floor': 'soft',
+        'segments': batch.segment[:9],
+    }  # fmt: skip
+    both = [z[:9] for z in embeddings]
+    np.testing.assert_allclose(
+        jax.jit(task.loss)(embeddings, {}, batch, _STEP),
+        np.mean(hcl_jax.quick_thoughts_loss(*both, **given)),
+        rtol=1e-5,
+    )
+    metrics = jax.jit(task.metrics)(embeddings, batch, _STEP)
+    self.assertEqual(metrics, {
+        'effective_negatives': np.float32(0.6),
+        'clamp_fraction': hcl_jax.quick_thoughts_clamp_fraction(*both, **given),
+    })  # fmt: skip
+
   def test_features_are_both_embeddings_of_length_one(self):
     task, batch = _task(), _batch(padding=2)
     params, embeddings = _embed(task, batch)

@@ -163,6 +163,7 @@ class GridTest(parameterized.TestCase):
         'seed': (0, 1),
         'data.name': ('MUTAG', 'DD'),
         'loss.beta': (0.0, 1.0),
+        'loss.effective_negatives': (0.5,),
     }
     groups = grid.groups(grid.expand(_config(), fields))
     numbers = [[run.number for run in group] for group in groups]
@@ -248,7 +249,8 @@ class SlotsTest(_SweepTestCase):
     """Each has its own state and its own features, in the order of the set."""
     fields = {'train.checkpoint_every_epochs': 1, 'train.steps': 3}
     config = _config(**fields, **{'evaluate.svm_every_epochs': 1})
-    sweep = sweeping.Sweep(config, {'seed': (3, 5)}, runs_per_device=2)
+    swept = {'seed': (3, 5), 'loss.effective_negatives': (0.7,)}
+    sweep = sweeping.Sweep(config, swept, runs_per_device=2)
     self.enter_context(
         mock.patch.object(jax, 'local_devices', lambda **_: jax.devices()[:1])
     )

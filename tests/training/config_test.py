@@ -19,6 +19,7 @@ from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.sweeps import grid
 from hcl_jax.training import config as config_lib
+from hcl_jax.training import fields as fields_lib
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 _ALL = sorted(path.stem for path in _CONFIGS.glob('*.py'))
@@ -79,6 +80,43 @@ class ConfigsTest(parameterized.TestCase):
   def test_unknown_variants_are_refused(self):
     with self.assertRaisesRegex(ValueError, "debiased, hard; got 'hrad'"):
       _get_config('cifar10')('hrad')
+
+  @parameterized.parameters(image_config, graph_config, sentence_config)
+  def test_a_share_of_negatives_is_an_argument_of_the_step(self, room):
+    config = fields_lib.make(room.FIELDS)
+    self.assertNotIn(
+        'loss.effective_negatives', config_lib.hyperparameters(config)
+    )
+    config.loss.effective_negatives = 0.8
+    domains.check(config)
+    found = config_lib.hyperparameters(config)['loss.effective_negatives']
+    self.assertEqual(found, np.float32(0.8))
+    with config.unlocked():
+      config.loss.annealing = 'down'
+    with self.assertRaisesRegex(
+        ValueError, "annealing must be 'constant' with .*, got 'down'"
+    ):
+      domains.check(config)
+    config.loss.annealing = 'constant'
+    config_lib.set_variant(config, 'hard')
+    self.assertEqual(config.loss.effective_negatives, 0.8)
+    config_lib.set_variant(config, 'debiased')
+    self.assertIsNone(config.loss.effective_negatives)
+    for value in (0.0, 1.5, float('nan')):
+      config.loss.effective_negatives = value
+      with self.assertRaisesRegex(
+          ValueError, r'effective_negatives must be None or in \(0, 1\], got'
+      ):
+        domains.check(config)
+
+  def test_a_share_of_negatives_needs_the_papers_loss_of_graphs(self):
+    config = graph_config.infograph()
+    config.loss.effective_negatives = 0.8
+    config.loss.variant = 'released'
+    with self.assertRaisesRegex(
+        ValueError, "needs config.loss.variant='paper', got 'released'"
+    ):
+      domains.check(config)
 
   @parameterized.parameters('constant', 'down', 'up', 'released')
   def test_annealing(self, annealing):
@@ -412,6 +450,12 @@ class OlderRunsTest(absltest.TestCase):
     del config.evaluate.linear_seeds
     domains.fill_defaults(config)
     self.assertEqual(config.to_dict(), expected)
+
+  def test_runs_without_a_share_of_negatives_had_none(self):
+    before = config_lib.MAY_APPEAR['loss.effective_negatives']
+    for room in (image_config, graph_config, sentence_config):
+      config = fields_lib.make(room.FIELDS)
+      self.assertEqual(config.loss.effective_negatives, before)
 
   def test_what_is_no_run_at_all(self):
     for fields, message in (

@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from hcl_jax import domains
+from hcl_jax.images import config as image_config
 from hcl_jax.training import header
 from tests.support.toy import config as toy_config
 
@@ -40,6 +41,14 @@ class HeaderTest(parameterized.TestCase):
     self.assertRegex(
         header.loss(experiment.config),
         r'beta 1, .*temperature 0.2, beta/temperature 5$',
+    )
+
+  def test_the_loss_has_the_share_in_place_of_beta(self):
+    config = image_config.simclr()
+    config.loss.effective_negatives = 0.8
+    self.assertEqual(
+        header.loss(config),
+        'effective_negatives 0.8, tau_plus 0.1, temperature 0.5',
     )
 
   @parameterized.parameters((None, 0), (100, 0), (99, 1))
