@@ -92,6 +92,7 @@ def call(
     function: Callable[..., jax.Array],
     split: Split | None,
     rows: dict[str, Any],
+    whole: dict[str, Any] | None = None,
     *,
     axis_name: Any,
     **options: Any,
@@ -99,24 +100,28 @@ def call(
   """Calls a loss, on all devices of a mesh with a part of the rows each.
 
   Args:
-    function: ``(axis_name=..., **rows, **options) -> [batch]``.
+    function: ``(axis_name=..., **rows, **whole, **options) -> [batch]``.
     split: how to split the rows; None: a plain call.
     rows: trees of scalars and of arrays with one row for each example.
+    whole: trees of arrays that every device gets.
     axis_name: for a plain call.
     **options: hashable arguments.
 
   Returns:
     What the function returns for all rows.
   """
+  given = rows, whole or {}
   if split is None:
-    return function(**rows, axis_name=axis_name, **options)
-  leaves, tree = jax.tree.flatten(rows)
+    return function(**given[0], **given[1], axis_name=axis_name, **options)
+  leaves, tree = jax.tree.flatten(given)
+  count = len(jax.tree.leaves(rows))
   specs = tuple(
-      PartitionSpec(split.axes) if x.ndim else PartitionSpec() for x in leaves
+      PartitionSpec(split.axes) if x.ndim and i < count else PartitionSpec()
+      for i, x in enumerate(leaves)
   )
   return _on_devices(
       function, split, tree, specs, tuple(sorted(options.items()))
-  )(rows)
+  )(given)
 
 
 @functools.lru_cache(maxsize=256)
@@ -124,8 +129,9 @@ def _on_devices(function, split, tree, specs, options):
   """Maps a function over devices; once, so that jit finds it again."""
   specs = jax.tree.unflatten(tree, specs)
 
-  def local(rows):
-    return function(**rows, axis_name=split.axes, **dict(options))
+  def local(given):
+    rows, whole = given
+    return function(**rows, **whole, axis_name=split.axes, **dict(options))
 
   mapped = jax.shard_map(
       local,
@@ -134,15 +140,15 @@ def _on_devices(function, split, tree, specs, options):
       out_specs=PartitionSpec(split.axes),
   )
 
-  def on_devices(rows):
+  def on_devices(given):
     if AxisType.Explicit in split.mesh.axis_types:
-      rows = jax.tree.map(
+      given = jax.tree.map(
           lambda x, spec: jax.sharding.reshard(
               x, NamedSharding(split.mesh, spec)
           ),
-          rows,
+          given,
           specs,
       )
-    return mapped(rows)
+    return mapped(given)
 
   return jax.jit(on_devices)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MoCo's loss: negatives from a queue of past keys."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,6 +13,7 @@ from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _columns
 from hcl_jax.losses import _margin
+from hcl_jax.losses import _mesh
 from hcl_jax.losses import _nce
 
 
@@ -30,6 +32,7 @@ def moco_loss(
     where: jax.Array | None = None,
     extra: jax.Array | None = None,
     axis_name: str | None = None,
+    mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
@@ -71,6 +74,8 @@ def moco_loss(
       from :func:`hcl_jax.momentum.mix_hardest`. They always count.
     axis_name: mapped axis over which the batch and the queue are split. Parts
       of the queue have the same length.
+    mesh: mesh whose devices share the queries under ``jit``, each with the
+      whole queue; see :func:`simclr_loss`.
     block_size: queries and keys of a similarity tile. Tiles avoid the
       ``[batch, K]`` matrix in memory. None: chosen by size. With ``axis_name``,
       blocks of the queue go around a ring of devices instead of being gathered.
@@ -120,19 +125,39 @@ def moco_loss(
   if extra is not None:
     extra = _read_extra(extra, queries)
   margin = _margin.read(margin, queries=queries, keys=keys, queue=queue)
-  return _moco_loss(
-      queries,
-      keys,
-      queue,
-      hyperparameters,
-      margin,
-      where=where,
-      extra=extra,
+  tiled = _blockwise.choose_block(*shape, block_size) is not None
+  split = _mesh.choose(mesh, axis_name, queries, tiled=tiled)
+  rows = {
+      'queries': queries,
+      'keys': keys,
+      'hyperparameters': hyperparameters,
+      'margin': margin,
+      'extra': extra,
+  }
+  whole = {'queue': queue}
+  (whole if where is None or where.shape[0] == 1 else rows)['where'] = where
+  if split is not None and margin is not None and margin.guide is not None:
+    rows['margin'] = dataclasses.replace(margin, guide=margin.guide[:2])
+    whole['guide_of_queue'] = margin.guide[2]
+  return _mesh.call(
+      _moco_loss if split is None else _with_whole_queue,
+      split,
+      rows,
+      whole,
       floor=floor,
       axis_name=axis_name,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
+
+
+def _with_whole_queue(*, axis_name, margin, guide_of_queue=None, **given):
+  """Computes the loss of a device's queries against the queue of a mesh."""
+  del axis_name  # No query needs another device.
+  if guide_of_queue is not None:
+    guide = *margin.guide, guide_of_queue
+    margin = dataclasses.replace(margin, guide=guide)
+  return _moco_loss(margin=margin, axis_name=None, **given)
 
 
 @functools.partial(
@@ -142,7 +167,7 @@ def moco_loss(
     ),
 )  # fmt: skip
 def _moco_loss(
-    queries, keys, queue, hyperparameters, margin, *, where, extra, floor,
+    *, queries, keys, queue, hyperparameters, margin, where, extra, floor,
     axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
   if where is not None:

@@ -366,7 +366,14 @@ class MeshTest(testing.LossTest):
           z1, z2, logit_scale=1 / t, beta=0.5, labels=_LABELS, **options
       ).mean()
 
-    for loss in (simclr, in_batch, separate, sigmoid):
+    def moco(z1, z2, t, **options):
+      queue_guide = testing.normal(5, 3, seed=4)
+      return losses.moco_loss(
+          z1, z2, negatives, temperature=t, where=where, tau_plus=0.1,
+          margin=losses.Margin(0.1, guide=(*guide, queue_guide)), **options,
+      ).mean()  # fmt: skip
+
+    for loss in (simclr, in_batch, separate, sigmoid, moco):
       expected, expected_grads = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(
           *z, 0.3
       )
