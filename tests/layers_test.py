@@ -12,6 +12,7 @@ import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 import hcl_jax
 from hcl_jax import losses
@@ -222,14 +223,38 @@ class LayersTest(parameterized.TestCase):
 
 class ReadmeTest(absltest.TestCase):
 
-  def test_code_blocks_run(self):
-    readme = _ROOT.parent / 'README.md'
-    blocks = re.findall(r'```python\n(.*?)```', readme.read_text(), re.DOTALL)
+  def _run_blocks(self, page):
+    path = _ROOT.parent / page
+    blocks = re.findall(r'```python\n(.*?)```', path.read_text(), re.DOTALL)
     self.assertNotEmpty(blocks)
     scope = {}
     for block in blocks:
       if "'DIR'" not in block:  # Those of a run are in embed_test.py.
-        exec(compile(block, str(readme), 'exec'), scope)  # noqa: S102
+        exec(compile(block, str(path), 'exec'), scope)  # noqa: S102
+    return scope
+
+  def test_code_blocks_run(self):
+    self._run_blocks('README.md')
+
+  def test_recipes_of_losses(self):
+    scope = self._run_blocks('docs/losses.md')
+    names = 'queries', 'documents', 'mined'
+    queries, documents, mined = (
+        np.asarray(scope['unit'](scope[name]), np.float64) for name in names
+    )
+    cosines = queries @ np.concatenate([documents, mined]).T
+    own = np.tile(np.eye(len(queries), dtype=bool), 2)
+    first = np.arange(cosines.shape[1]) < len(queries)
+    for mode, raised in (
+        ('in_batch_negatives', ~own),
+        ('hard_negatives', own & ~first),
+        ('all_negatives', ~(own & first)),
+    ):
+      logits = 10 * cosines + 9 * np.where(raised, cosines, 0)
+      expected = -np.diag(logits) + np.log(np.exp(logits).sum(1))
+      self.assertAlmostEqual(
+          float(scope['losses'][mode]), expected.mean(), places=4
+      )
 
   def test_no_folder_shadows_the_package(self):
     # Whoever starts Python beside a folder hcl_jax imports that folder.
