@@ -12,6 +12,7 @@ from benchmarks import soak
 from benchmarks import sweep
 from benchmarks import text
 from benchmarks import train
+from benchmarks.correctness import command as correctness
 from hcl_jax.bench import cli
 from hcl_jax.bench import loss as own_loss
 from hcl_jax.bench import steps
@@ -20,6 +21,7 @@ from hcl_jax.bench import train as own_train
 BENCHES = {
     'augment': cli.Bench(augment.command, (augment,)),
     'checkpoint': cli.Bench(checkpoint.command, (checkpoint, steps)),
+    'correctness': cli.Bench(correctness.command, (correctness,)),
     'graph': cli.Bench(graph.command, (graph, data_flags)),
     'loss': cli.Bench(loss.command, (own_loss,)),
     'mining': cli.Bench(mining.command, (mining,)),
