@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -127,14 +128,14 @@ def moco_loss(
   margin = _margin.read(margin, queries=queries, keys=keys, queue=queue)
   tiled = _blockwise.choose_block(*shape, block_size) is not None
   split = _mesh.choose(mesh, axis_name, queries, tiled=tiled)
-  rows = {
+  rows: dict[str, Any] = {
       'queries': queries,
       'keys': keys,
       'hyperparameters': hyperparameters,
       'margin': margin,
       'extra': extra,
   }
-  whole = {'queue': queue}
+  whole: dict[str, Any] = {'queue': queue}
   (whole if where is None or where.shape[0] == 1 else rows)['where'] = where
   if split is not None and margin is not None and margin.guide is not None:
     rows['margin'] = dataclasses.replace(margin, guide=margin.guide[:2])
