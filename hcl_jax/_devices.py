@@ -15,6 +15,11 @@ def axis_size(axis_name: str | None) -> int:
   return 1 if axis_name is None else lax.axis_size(axis_name)
 
 
+def axis_index(axis_name: str | None) -> jax.Array | int:
+  """Returns the place of this device along the axis; 0 without an axis."""
+  return 0 if axis_name is None else lax.axis_index(axis_name)
+
+
 def scan_ring(step, carry, axis_name):
   """Scans over the devices of a ring, starting with this one."""
   if axis_name is None:

@@ -76,7 +76,7 @@ class KnobsTest(parameterized.TestCase):
       call(temperature=value)
 
   @parameterized.product(
-      call=(*_WITH_BETA, _sigmoid),
+      call=(*_WITH_BETA, _sigmoid, _supcon),
       bad=(
           (-0.5, r'beta must be >= 0, got -0\.5'),
           (_NAN, 'beta must be finite, got nan'),
@@ -116,7 +116,7 @@ class KnobsTest(parameterized.TestCase):
       call(tau_plus=value)
 
   @parameterized.product(
-      call=(*_COSINE, _sigmoid), bad=(0, -3, 2.5, True, 'all')
+      call=(*_COSINE, _sigmoid, _supcon), bad=(0, -3, 2.5, True, 'all')
   )
   def test_block_size(self, call, bad):
     with self.assertRaisesRegex(ValueError, f'block_size must be .*{bad}'):
@@ -212,6 +212,16 @@ class ArraysTest(parameterized.TestCase):
       for call in (_simclr, _in_batch, _sigmoid, _supcon):
         with self.assertRaisesRegex(ValueError, message):
           call(labels=labels)
+    for ids, message in (
+        (_IDS[:3], r'ids must have shape \(4,\).*got \(3,\)'),
+        (np.ones(4, np.float32), 'ids must be an integer array'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        _in_batch(ids=ids)
+    with self.assertRaisesRegex(
+        ValueError, 'ids and labels exclude each other.*positives of each other'
+    ):
+      _in_batch(ids=_IDS, labels=_IDS)
 
   def test_queue(self):
     for queue, message in (

@@ -124,7 +124,7 @@ _LOSSES = {
     'in_batch_loss': (
         {'anchors': _Z, 'positives': _Z + 1},
         ('negatives', 'temperature', 'beta', 'tau_plus', 'floor', 'labels',
-         'block_size'),
+         'ids', 'block_size'),
     ),
     'moco_loss': (
         {'queries': _Z, 'keys': _Z + 1, 'queue': _Z - 1},
@@ -146,7 +146,8 @@ _LOSSES = {
         ('logit_scale', 'logit_bias', 'beta', 'labels', 'block_size'),
     ),
     'supcon_loss': (
-        {'z1': _Z, 'z2': _Z + 1, 'labels': _IDS}, ('temperature',)
+        {'z1': _Z, 'z2': _Z + 1, 'labels': _IDS},
+        ('temperature', 'beta', 'block_size'),
     ),
 }  # fmt: skip
 

@@ -88,6 +88,39 @@ def hard_nce_grad(
   return to_pos, [by_mass * by_neg * d for d in d_neg]
 
 
+def grouped_nce(pos, neg, beta, tau_plus, m=math, positive_weight=1, **floors):
+  """log(w sum_p e^p + Ng) - mean p; without negatives, w = 1."""
+  mass, weight = 0, 1
+  if len(neg):
+    mass, *_ = negative_mass(pos, neg, beta, tau_plus, m=m, **floors)
+    weight = positive_weight
+  total = weight * sum(m.exp(p) for p in pos) + mass
+  return m.log(total) - sum(pos) / len(pos)
+
+
+def grouped_nce_grad(
+    pos, neg, beta, tau_plus, stop_gradient_weights=False, m=math,
+    positive_weight=1, **floors,
+):  # fmt: skip
+  """(d loss / d pos, d loss / d neg)."""
+  mass, by_neg, by_pos, weight = 0, 0, 0, 1
+  if len(neg):
+    mass, by_neg, by_pos, _ = negative_mass(
+        pos, neg, beta, tau_plus, m=m, **floors
+    )
+    weight = positive_weight
+  total = weight * sum(m.exp(p) for p in pos) + mass
+  d_pos = tilted_mean_grad(pos, beta, stop_gradient_weights, m)
+  to_pos = [
+      (weight * m.exp(p) + by_pos * d) / total - m.exp(0) / len(pos)
+      for p, d in zip(pos, d_pos, strict=True)
+  ]
+  if not len(neg):
+    return to_pos, []
+  d_neg = tilted_mean_grad(neg, beta, stop_gradient_weights, m)
+  return to_pos, [by_neg * d / total for d in d_neg]
+
+
 def perplexity(logits, beta):
   """e^H of the weights e^{beta s}, normalized."""
   top = max(logits)
@@ -148,8 +181,9 @@ def _contrast(
 ):  # fmt: skip
   """Losses of (row, positive, negatives, spared), and gradient in ``units``.
 
-  ``spared`` are negatives that the margin never drops; ``beta`` may be one for
-  each anchor; ``guide`` are the rows whose cosines the margin compares.
+  A list of positives, the row's own first, is a group. ``spared`` are negatives
+  that the margin never drops; ``beta`` may be one for each anchor; ``guide``
+  are the rows whose cosines the margin compares.
   """
   grad = [[0 * x for x in row] for row in units]
   losses = []
@@ -158,20 +192,24 @@ def _contrast(
   knobs = {'tau_plus': tau_plus, 'positive_weight': positive_weight, 'm': m}
   knobs |= floors(floor, temperature)
   for (i, positive, negatives, spared), b in zip(anchors, betas, strict=True):
+    group = isinstance(positive, list)
+    positives = positive if group else [positive]
+    loss = grouped_nce if group else hard_nce
+    loss_grad = grouped_nce_grad if group else hard_nce_grad
     if margin is not None:
-      own = dot(guide[i], guide[positive])
+      own = dot(guide[i], guide[positives[0]])
       negatives = [
           j for j in negatives
           if not is_too_close(dot(guide[i], guide[j]), own, margin, relative)
       ]  # fmt: skip
     negatives = [*negatives, *spared]
     logit = lambda j, i=i: dot(units[i], units[j]) / temperature  # noqa: E731
-    pos, neg = [logit(positive)], [logit(j) for j in negatives]
-    losses.append(hard_nce(pos, neg, beta=b, **knobs))
-    to_pos, to_neg = hard_nce_grad(
+    pos, neg = ([logit(j) for j in x] for x in (positives, negatives))
+    losses.append(loss(pos, neg, beta=b, **knobs))
+    to_pos, to_neg = loss_grad(
         pos, neg, beta=b, stop_gradient_weights=stop_gradient_weights, **knobs
     )
-    pulls = zip([positive, *negatives], [*to_pos, *to_neg], strict=True)
+    pulls = zip([*positives, *negatives], [*to_pos, *to_neg], strict=True)
     for j, pull in pulls:
       for k in range(len(units[i])):
         grad[i][k] += pull / temperature * units[j][k]
@@ -218,12 +256,13 @@ def simclr(z1, z2, *, labels=None, guide=None, m=math, **knobs):
 
 
 def in_batch(
-    anchors, positives, *, negatives=None, where=None, labels=None, guide=None,
-    m=math, **knobs,
+    anchors, positives, *, negatives=None, where=None, labels=None, ids=None,
+    guide=None, m=math, **knobs,
 ):  # fmt: skip
   """(loss per anchor, gradient of their mean in anchors, in positives)."""
   batch = len(anchors)
   labels = range(batch) if labels is None else labels
+  labels = labels if ids is None else ids
   rows = numbers(anchors, m) + numbers(positives, m)
   extra = [[] for _ in range(batch)]
   if negatives is not None:
@@ -246,7 +285,11 @@ def in_batch(
   given = []
   for i in range(batch):
     others = [batch + j for j in range(batch) if labels[j] != labels[i]]
-    given.append((i, batch + i, others, extra[i]))
+    own = batch + i
+    if ids is not None:
+      same = [batch + j for j in range(batch) if ids[j] == ids[i] and j != i]
+      own = [own, *same]
+    given.append((i, own, others, extra[i]))
   losses, grad = _contrast(units, given, guide=guide, m=m, **knobs)
   grad = _through_unit(rows, units, grad, m)
   grad = [[g / batch for g in row] for row in grad]
@@ -298,6 +341,28 @@ def supcon(z1, z2, labels, *, temperature):
     same = [s for j, s in logits.items() if labels[j % batch] == own]
     losses.append(sum(total - s for s in same) / len(same))
   return [(losses[i] + losses[i + batch]) / 2 for i in range(batch)]
+
+
+def hard_supcon(z1, z2, labels, *, m=math, **knobs):
+  """(loss per pair, gradient of their mean in z1, in z2)."""
+  batch = len(z1)
+  rows = numbers(z1, m) + numbers(z2, m)
+  units = [unit(row, m) for row in rows]
+  anchors = []
+  for i in range(2 * batch):
+    same = [
+        j for j in range(2 * batch)
+        if labels[j % batch] == labels[i % batch]
+    ]  # fmt: skip
+    others = [j for j in range(2 * batch) if j not in same]
+    anchors.append((i, [j for j in same if j != i], others, []))
+  losses, grad = _contrast(
+      units, anchors, tau_plus=0, floor='none', m=m, **knobs
+  )
+  grad = _through_unit(rows, units, grad, m)
+  grad = [[g / (2 * batch) for g in row] for row in grad]
+  pairs = [(losses[i] + losses[i + batch]) / 2 for i in range(batch)]
+  return pairs, grad[:batch], grad[batch:]
 
 
 def sigmoid(

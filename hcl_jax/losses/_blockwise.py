@@ -55,7 +55,7 @@ def gram_negatives(
     beta: jax.Array,
     block: int,
     limits: jax.Array | None = None,
-    guide: tuple[jax.Array, jax.Array] | None = None,
+    guide: tuple[jax.Array, ...] | None = None,
     axis_name: Any = None,
     stop_gradient_weights: bool = False,
 ) -> tuple[jax.Array, _nce.Negatives]:
@@ -166,18 +166,15 @@ def negatives_of(
 
   Other arguments are those of :func:`column_negatives`.
   """
-  scale, beta = hyperparameters.scale, hyperparameters.beta
-  if hyperparameters.effective_negatives is not None:
-    beta = _perplexity.of_columns(
-        columns,
-        fraction=hyperparameters.effective_negatives,
-        scale=scale,
-        cosines=cosines,
-        block=block,
-        own=own,
-        own_where=own_where,
-        axis_name=axis_name,
-    )
+  scale, beta, *_ = with_beta(
+      columns,
+      hyperparameters,
+      cosines=cosines,
+      block=block,
+      own=own,
+      own_where=own_where,
+      axis_name=axis_name,
+  )
   if block is not None:
     return column_negatives(
         columns,
@@ -202,6 +199,24 @@ def negatives_of(
   return _nce.dense_negatives(
       cosines, scale, beta, keep, stop_gradient_weights=stop_gradient_weights
   )
+
+
+def with_beta(
+    columns: _columns.Columns,
+    hyperparameters: _nce.Hyperparameters,
+    **given: Any,
+) -> _nce.Hyperparameters:
+  """Replaces effective_negatives, if given, by the betas of the rows.
+
+  Arguments are those of :func:`_perplexity.of_columns`.
+  """
+  fraction = hyperparameters.effective_negatives
+  if fraction is None:
+    return hyperparameters
+  beta = _perplexity.of_columns(
+      columns, fraction=fraction, scale=hyperparameters.scale, **given
+  )
+  return hyperparameters._replace(beta=beta, effective_negatives=None)
 
 
 # --- Scans over the tiles ---------------------------------------------------

@@ -8,6 +8,7 @@ of cosines in memory.
 
 from collections.abc import Callable
 import functools
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -49,12 +50,14 @@ class Visiting(NamedTuple):
 
 
 class ColumnTiles(NamedTuple):
-  """Blocks of rows and columns, their tiles, and masks of a tile."""
+  """Blocks of rows and columns, their tiles, and masks of a tile.
+
+  ``schedule`` returns the number of tiles to visit, and their places.
+  """
 
   rows: jax.Array
   visiting: Visiting
-  number: int
-  place: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+  schedule: Callable[[Visiting], tuple[int | jax.Array, Callable[..., Any]]]
   keep: Callable[..., jax.Array | None]
 
 
@@ -178,8 +181,9 @@ def split(inputs: Columns, block: int) -> ColumnTiles:
   return ColumnTiles(
       row_blocks,
       Visiting(column_blocks, column_ids, visiting_where, guide_columns),
-      k_rows * k_columns,
-      lambda t: (t // k_columns, t % k_columns),
+      lambda _: (
+          k_rows * k_columns, lambda t: (t // k_columns, t % k_columns)
+      ),
       keep,
   )
 
@@ -211,7 +215,7 @@ def fold(
   def ring_step(carry, _):
     visiting, folds = carry
     step = functools.partial(tile, visiting)
-    folds = _tiles.visit(step, folds, tiles.number, tiles.place)
+    folds = _tiles.visit(step, folds, *tiles.schedule(visiting))
     return (_devices.pass_on(visiting, axis_name), folds), None
 
   carry = tiles.visiting, folds
@@ -265,8 +269,7 @@ def cotangents(
     sums, to_rows, to_columns = _tiles.visit(
         functools.partial(tile, visiting),
         (sums, to_rows, to_columns),
-        tiles.number,
-        tiles.place,
+        *tiles.schedule(visiting),
     )
     visiting, to_columns = _devices.pass_on((visiting, to_columns), axis_name)
     return (visiting, sums, to_rows, to_columns), None

@@ -3,6 +3,8 @@
 
 import dataclasses
 import functools
+from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax import lax
@@ -18,6 +20,7 @@ from hcl_jax.losses import _margin
 from hcl_jax.losses import _mesh
 from hcl_jax.losses import _nce
 from hcl_jax.losses import _perplexity
+from hcl_jax.losses import _positives
 
 # Outside jit, JAX would run operation by operation and trace the scans over
 # tiles at every call.
@@ -140,10 +143,6 @@ def simclr_loss(
   _checks.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
     labels = _checks.labels('labels', labels, (batch,))
-  beta = hyperparameters.beta
-  if split is not None and beta.shape == (2 * batch,):
-    # One row for each pair.
-    hyperparameters = hyperparameters._replace(beta=beta.reshape(2, batch).T)
   return _mesh.call(
       _simclr_loss,
       split,
@@ -151,7 +150,7 @@ def simclr_loss(
           'z1': z1,
           'z2': z2,
           'labels': labels,
-          'hyperparameters': hyperparameters,
+          'hyperparameters': by_pairs(hyperparameters, split, batch),
           'margin': _margin.read(margin, z1=z1, z2=z2),
       },
       floor=floor,
@@ -161,11 +160,60 @@ def simclr_loss(
   )
 
 
+def by_pairs(
+    hyperparameters: _nce.Hyperparameters,
+    split: _mesh.Split | None,
+    batch: int,
+) -> _nce.Hyperparameters:
+  """Returns a beta for each of the 2 batch anchors with one row for each pair.
+
+  Other betas, and those of rows that are not split, stay as they are.
+  """
+  beta = hyperparameters.beta
+  if split is None or beta.shape != (2 * batch,):
+    return hyperparameters
+  return hyperparameters._replace(beta=beta.reshape(2, batch).T)
+
+
 @_compiled
 def _simclr_loss(
     *, z1, z2, labels, hyperparameters, margin, floor, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
+  positive, negatives = two_views(
+      z1,
+      z2,
+      labels,
+      hyperparameters,
+      margin=margin,
+      axis_name=axis_name,
+      block_size=block_size,
+      stop_gradient_weights=stop_gradient_weights,
+  )
+  losses = _nce.cosine_nce(
+      positive, negatives, hyperparameters, floor=floor
+  )
+  return jnp.mean(losses.reshape(2, -1), axis=0)
+
+
+def two_views(
+    z1: jax.Array,
+    z2: jax.Array,
+    labels: jax.Array | None,
+    hyperparameters: _nce.Hyperparameters,
+    *,
+    margin: _margin.Margin | None = None,
+    grouped: bool = False,
+    axis_name: Any = None,
+    block_size: int | None = None,
+    stop_gradient_weights: bool = False,
+) -> tuple[Any, _nce.Negatives]:
+  """Computes positives and negatives of the rows of z1, then of z2.
+
+  Arguments are those of :func:`simclr_loss`. ``grouped``: the positives are all
+  others of the label, as :class:`_positives.Positives`; otherwise, the cosine
+  of the other view.
+  """
   batch = z1.shape[0]
   z1, z2 = _vectors.normalize(z1), _vectors.normalize(z2)
   beta = hyperparameters.beta
@@ -182,9 +230,9 @@ def _simclr_loss(
       guide = margin.guide
       positive = jnp.sum(jnp.multiply(*(guide or (z1, z2))), axis=-1)
       limits = jnp.tile(margin.limits(positive), 2)
+    ids = jnp.tile(row_ids(labels, batch, axis_name), 2)
+    both, _ = _both(z1, z2)
     if hyperparameters.effective_negatives is not None:
-      ids = jnp.tile(row_ids(labels, batch, axis_name), 2)
-      both, _ = _both(z1, z2)
       rows = None if guide is None else jnp.concatenate(guide)
       pairs = _columns.Columns(both, both, ids, ids, None, limits, rows, rows)
       if axis_name is not None:
@@ -209,28 +257,39 @@ def _simclr_loss(
         axis_name=axis_name,
         stop_gradient_weights=stop_gradient_weights,
     )
-  else:
-    ids = row_ids(labels, batch, axis_name)
-    both, other = _both(z1, z2)
-    if margin is not None and margin.guide is not None:
-      guide, partners = _both(*margin.guide)
-      margin = dataclasses.replace(margin, guide=(guide, partners, guide))
-    positive, negatives = partnered_negatives(
-        _columns.Columns(
-            both, both, jnp.concatenate([ids, ids]), jnp.concatenate([ids, ids])
-        ),
-        other,
-        hyperparameters,
-        partner_columns=jnp.roll(jnp.arange(2 * batch), batch),
-        margin=margin,
-        axis_name=axis_name,
-        block_size=block_size,
-        stop_gradient_weights=stop_gradient_weights,
-    )
-  losses = _nce.cosine_nce(
-      positive, negatives, hyperparameters, floor=floor
+    scale = hyperparameters.scale
+    if grouped and axis_name is not None:
+      first = 2 * batch * lax.axis_index(axis_name)
+      positive = _positives.positives_of(
+          _columns.gathered(_columns.Columns(both, both, ids, ids), axis_name),
+          scale=scale,
+          beta=None,
+          cosines=None,
+          block=block,
+          own=jnp.arange(2 * batch) + first,
+      )
+    elif grouped:
+      positive = _positives.positives_among(both, ids, scale=scale, block=block)
+    return positive, negatives
+  ids = row_ids(labels, batch, axis_name)
+  both, other = _both(z1, z2)
+  if margin is not None and margin.guide is not None:
+    guide, partners = _both(*margin.guide)
+    margin = dataclasses.replace(margin, guide=(guide, partners, guide))
+  own = jnp.arange(2 * batch)
+  return partnered_negatives(
+      _columns.Columns(
+          both, both, jnp.concatenate([ids, ids]), jnp.concatenate([ids, ids])
+      ),
+      other,
+      hyperparameters,
+      partner_columns=jnp.roll(own, batch),
+      grouped=_Grouped(own) if grouped else None,
+      margin=margin,
+      axis_name=axis_name,
+      block_size=block_size,
+      stop_gradient_weights=stop_gradient_weights,
   )
-  return jnp.mean(losses.reshape(2, batch), axis=0)
 
 
 def _both(z1, z2):
@@ -252,6 +311,7 @@ def in_batch_loss(
     margin: ArrayLike | _margin.Margin | None = None,
     floor: str = 'sphere',
     labels: jax.Array | None = None,
+    ids: jax.Array | None = None,
     axis_name: str | None = None,
     mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
@@ -263,6 +323,19 @@ def in_batch_loss(
   other positives of the global batch and the explicit ``negatives``. For
   retrieval pass queries and documents; for CLIP average this loss and the one
   with the towers exchanged.
+
+  With ``ids``, the positives :math:`P_i` of anchor i are all rows of
+  ``positives`` with its id, its own among them, and
+
+  .. math::
+    \ell_i = \log\Bigl(w \sum_{p \in P_i} e^{s_{ip}} + N_{g,i}\Bigr)
+             - \frac{1}{|P_i|} \sum_{p \in P_i} s_{ip},
+
+  the form of :func:`supcon_loss`, with w = ``positive_weight``. The estimate Ng
+  is over all others; its prior term has the mean of :math:`e^s` over
+  :math:`P_i` under the tilt. An anchor without negatives has w = 1 and the
+  first sum only, which is 0 for one positive. If all ids differ, the loss is
+  that without them.
 
   Args:
     anchors: embeddings ``[batch, dim]``.
@@ -290,11 +363,16 @@ def in_batch_loss(
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
     labels: integers ``[batch]``; rows with the anchor's label are no
       negatives. Explicit negatives always are.
+    ids: integers ``[batch]``; rows with the anchor's id are its positives, as
+      where a query or a document is in the batch twice. Excludes ``labels``. A
+      margin is relative to the anchor's own row and drops no positive.
     axis_name: mapped axis over which the batch is split.
     mesh: mesh whose devices share the rows under ``jit``; see
       :func:`simclr_loss`.
     block_size: rows and columns of the similarity tiles; see
-      :func:`simclr_loss`.
+      :func:`simclr_loss`. With ``ids``, tiles with positives are visited a
+      second time, and reverse-mode derivatives of the gradient need the dense
+      form.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
@@ -305,6 +383,10 @@ def in_batch_loss(
     >>> queries = documents = jnp.eye(4)
     >>> print(in_batch_loss(queries, documents, temperature=1.0, beta=0.0))
     [0.7436684 0.7436684 0.7436684 0.7436684]
+
+  References:
+    [1] Robinson et al., Contrastive Learning with Hard Negative Samples, 2021.
+    [2] Khosla et al., Supervised Contrastive Learning, 2020.
   """
   anchors, positives = _checks.embeddings(
       anchors=anchors, positives=positives
@@ -335,6 +417,14 @@ def in_batch_loss(
     _checks.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
     labels = _checks.labels('labels', labels, (batch,))
+  if ids is not None:
+    ids = _checks.labels('ids', ids, (batch,))
+    if labels is not None:
+      raise ValueError(
+          'ids and labels exclude each other: rows with the same one of ids '
+          'are positives of each other, those with the same one of labels are '
+          'neither positives nor negatives. Leave one out.'
+      )
   if split is not None and shared is not None:
     if where is not None and where.ndim == 2:
       split = None  # A mask of its own for each row does not go around.
@@ -354,6 +444,7 @@ def in_batch_loss(
           'own': own,
           'where': where,
           'labels': labels,
+          'ids': ids,
       },
       floor=floor,
       axis_name=axis_name,
@@ -365,7 +456,7 @@ def in_batch_loss(
 @_compiled
 def _in_batch_loss(
     *, anchors, positives, hyperparameters, margin, shared, own, where, labels,
-    floor, axis_name, block_size, stop_gradient_weights,
+    ids, floor, axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
   batch = anchors.shape[0]
   anchors, positives = map(_vectors.normalize, (anchors, positives))
@@ -388,7 +479,8 @@ def _in_batch_loss(
       always = ((0, 0), (batch, 0))
       where = jnp.pad(where, always, constant_values=True)
     columns = jnp.concatenate([columns, _vectors.normalize(shared)])
-  ids = row_ids(labels, batch, axis_name)
+  grouped = _Grouped(None, prior=True) if ids is not None else None
+  ids = row_ids(labels if ids is None else ids, batch, axis_name)
   positive, against = partnered_negatives(
       _columns.Columns(
           anchors, columns, ids, ids, where if own is None else None
@@ -396,6 +488,7 @@ def _in_batch_loss(
       positives,
       hyperparameters,
       partner_columns=jnp.arange(batch),
+      grouped=grouped,
       margin=margin,
       own=own,
       own_where=own_where,
@@ -403,7 +496,15 @@ def _in_batch_loss(
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
-  return _nce.cosine_nce(positive, against, hyperparameters, floor=floor)
+  loss = _nce.cosine_nce if grouped is None else _positives.nce
+  return loss(positive, against, hyperparameters, floor=floor)
+
+
+class _Grouped(NamedTuple):
+  """Settings of rows of one id that are positives of each other."""
+
+  own: jax.Array | None  # the column that is the row itself
+  prior: bool = False  # whether the loss has a prior term
 
 
 def partnered_negatives(
@@ -412,23 +513,27 @@ def partnered_negatives(
     hyperparameters: _nce.Hyperparameters,
     *,
     partner_columns: jax.Array,
+    grouped: _Grouped | None = None,
     margin: _margin.Margin | None = None,
     own: jax.Array | None = None,
     own_where: jax.Array | None = None,
     axis_name: str | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
-) -> tuple[jax.Array, _nce.Negatives]:
+) -> tuple[Any, _nce.Negatives]:
   """Computes positive cosines and negatives of rows with partners in columns.
 
-  ``partner_columns`` count from this device's first column. Other arguments
-  are those of :func:`_blockwise.column_negatives`.
+  ``partner_columns`` count from this device's first column. With ``grouped``,
+  all columns of a row's id are its positives, and these are returned. Other
+  arguments are those of :func:`_blockwise.column_negatives`.
   """
   ring = axis_name is not None and block_size is not None
   if axis_name is not None and not ring:
     # The columns that have an id come first.
     first = lax.axis_index(axis_name) * partners.shape[0]
     partner_columns = partner_columns + first
+    if grouped is not None and grouped.own is not None:
+      grouped = grouped._replace(own=grouped.own + first)
     if margin is not None and margin.guide is not None:
       *guide, others = margin.guide
       others = lax.all_gather(others, axis_name, tiled=True)
@@ -448,6 +553,27 @@ def partnered_negatives(
     positive = jnp.sum(rows * partners, axis=-1)
   if margin is not None:
     columns = margin.limit(columns, positive)
+  ring_axis = axis_name if ring else None
+  if grouped is not None:
+    hyperparameters = _blockwise.with_beta(
+        columns,
+        hyperparameters,
+        cosines=cosines,
+        block=block,
+        own=own,
+        own_where=own_where,
+        axis_name=ring_axis,
+    )
+    positive = _positives.positives_of(
+        columns,
+        scale=hyperparameters.scale,
+        beta=hyperparameters.beta if grouped.prior else None,
+        cosines=cosines,
+        block=block,
+        own=grouped.own,
+        axis_name=ring_axis,
+        stop_gradient_weights=stop_gradient_weights,
+    )
   return positive, _blockwise.negatives_of(
       columns,
       hyperparameters,
@@ -455,7 +581,7 @@ def partnered_negatives(
       block=block,
       own=own,
       own_where=own_where,
-      axis_name=axis_name if ring else None,
+      axis_name=ring_axis,
       stop_gradient_weights=stop_gradient_weights,
   )
 

@@ -56,7 +56,7 @@ def visit(step, carry, number, place):
   Args:
     step: ``(carry, (i, j)) -> carry``.
     carry: initial carry.
-    number: number of tiles.
+    number: number of tiles; may be traced, without a reverse derivative then.
     place: ``t -> (i, j)``, the blocks of tile t. A list of them would grow with
       the square of the batch.
 
@@ -68,8 +68,15 @@ def visit(step, carry, number, place):
     t, carry = state
     return (t + 1, step(carry, place(t))), None
 
-  start = jnp.zeros((), jnp.int32), carry
-  (_, carry), _ = lax.scan(next_tile, start, None, length=number)
+  first = jnp.zeros((), jnp.int32)
+  if isinstance(number, int):
+    (_, carry), _ = lax.scan(next_tile, (first, carry), None, length=number)
+    return carry
+  _, carry = lax.while_loop(
+      lambda state: state[0] < number,
+      lambda state: next_tile(state, None)[0],
+      (_devices.varying_as(first, number), carry),
+  )
   return carry
 
 

@@ -37,7 +37,6 @@ _CASES = {
         ),
         (_Z, _Z),
     ),
-    'supcon_loss': (losses.supcon_loss, (_Z, _Z, _IDS)),
 }  # fmt: skip
 for _block_size in (None, 4):
   for _name, _arrays in {
@@ -50,6 +49,14 @@ for _block_size in (None, 4):
         functools.partial(getattr(losses, _name), block_size=_block_size),
         _arrays,
     )
+  _CASES[f'supcon_loss_{_block_size}'] = (
+      functools.partial(losses.supcon_loss, block_size=_block_size),
+      (_Z, _Z, _IDS),
+  )
+_CASES['in_batch_loss_ids'] = (
+    lambda *a, **k: losses.in_batch_loss(*a[:2], ids=a[2], block_size=4, **k),
+    (_Z, _Z, _IDS),
+)
 
 
 class LoweringTest(parameterized.TestCase):
@@ -64,7 +71,7 @@ class LoweringTest(parameterized.TestCase):
     loss, arrays = _CASES[name]
 
     def step(beta, *arrays):
-      kwargs = {} if 'nce' in name or 'supcon' in name else {'beta': beta}
+      kwargs = {} if 'nce' in name else {'beta': beta}
       if name.startswith('hard'):
         kwargs = {'beta': beta}
       return jnp.mean(loss(*arrays, **kwargs))
