@@ -447,3 +447,24 @@ class PositivesDevicesTest(testing.LossTest):
       )
       self.assert_close(value, expected)
       self.assert_same_gradient(grads, expected_grads)
+
+  @parameterized.parameters(*_NAMES)
+  def test_tiles_are_shared_over_a_mesh(self, name):
+    """Gathered tiles, which only large batches have."""
+    arrays = testing.views(800, 4)
+    labels = np.arange(800) % 37
+
+    def mean(z1, z2, labels, mesh, block_size):
+      return _loss(
+          name, z1, z2, labels, temperature=0.3, beta=2.0, mesh=mesh,
+          block_size=block_size,
+      ).mean()  # fmt: skip
+
+    step = jax.jit(jax.value_and_grad(mean, (0, 1)), static_argnums=(3, 4))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ('batch',))
+    rows = jax.sharding.NamedSharding(mesh, P('batch'))
+    sharded = jax.device_put((*arrays, labels), rows)
+    value, grads = step(*sharded, mesh, None)
+    expected, expected_grads = step(*arrays, labels, None, 1600)
+    self.assert_close(value, expected)
+    self.assert_same_gradient(grads, expected_grads)
