@@ -208,15 +208,11 @@ def fold(
     keep = tiles.keep(i, j, visiting, c)
     return folds.at[i].set(fold_tile(folds[i], c, keep, i))
 
-  def ring_step(carry, _):
-    visiting, folds = carry
+  def visit(folds, visiting):
     step = functools.partial(tile, visiting)
-    folds = _tiles.visit(step, folds, tiles.number, tiles.place)
-    return (_devices.pass_on(visiting, axis_name), folds), None
+    return _tiles.visit(step, folds, tiles.number, tiles.place)
 
-  carry = tiles.visiting, folds
-  (_, folds), _ = _devices.scan_ring(ring_step, carry, axis_name)
-  return folds
+  return _devices.visit_ring(visit, folds, tiles.visiting, axis_name)
 
 
 def cotangents(
@@ -260,22 +256,20 @@ def cotangents(
     to_columns = to_columns.at[j].add(_vectors.product(transposed[i], to_c))
     return sums, to_rows, to_columns
 
-  def ring_step(carry, _):
-    visiting, sums, to_rows, to_columns = carry
-    sums, to_rows, to_columns = _tiles.visit(
+
+  def visit(carry, visiting):
+    to_columns = jnp.zeros_like(jnp.swapaxes(visiting.blocks, 1, 2))
+    *carry, to_columns = _tiles.visit(
         functools.partial(tile, visiting),
-        (sums, to_rows, to_columns),
+        (*carry, _devices.varying_as(to_columns, inputs.rows)),
         tiles.number,
         tiles.place,
     )
-    visiting, to_columns = _devices.pass_on((visiting, to_columns), axis_name)
-    return (visiting, sums, to_rows, to_columns), None
+    return tuple(carry), to_columns
 
-  blocks = tiles.visiting.blocks
-  zeros = jnp.zeros_like(tiles.rows), jnp.zeros_like(jnp.swapaxes(blocks, 1, 2))
-  carry = tiles.visiting, *_devices.varying_as((sums, *zeros), inputs.rows)
-  (_, sums, to_rows, to_columns), _ = _devices.scan_ring(
-      ring_step, carry, axis_name
+  carry = _devices.varying_as((sums, jnp.zeros_like(tiles.rows)), inputs.rows)
+  (sums, to_rows), to_columns = _devices.accumulate_ring(
+      visit, jnp.add, carry, tiles.visiting, axis_name
   )
   to_rows = _blocks.join(to_rows, inputs.rows.shape[0])
   to_columns = _blocks.join(
