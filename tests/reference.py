@@ -219,7 +219,7 @@ def simclr(z1, z2, *, labels=None, guide=None, m=math, **knobs):
 
 def in_batch(
     anchors, positives, *, negatives=None, where=None, labels=None, guide=None,
-    m=math, **knobs,
+    normalize=True, m=math, **knobs,
 ):  # fmt: skip
   """(loss per anchor, gradient of their mean in anchors, in positives)."""
   batch = len(anchors)
@@ -241,14 +241,15 @@ def in_batch(
         [j for j, kept in zip(own, row, strict=True) if kept]
         for own, row in zip(extra, where, strict=True)
     ]
-  units = [unit(row, m) for row in rows]
+  units = [unit(row, m) if normalize else row for row in rows]
   guide = _joined_units(guide, m)
   given = []
   for i in range(batch):
     others = [batch + j for j in range(batch) if labels[j] != labels[i]]
     given.append((i, batch + i, others, extra[i]))
   losses, grad = _contrast(units, given, guide=guide, m=m, **knobs)
-  grad = _through_unit(rows, units, grad, m)
+  if normalize:
+    grad = _through_unit(rows, units, grad, m)
   grad = [[g / batch for g in row] for row in grad]
   return losses, grad[:batch], grad[batch : 2 * batch]
 

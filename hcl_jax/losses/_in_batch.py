@@ -21,12 +21,7 @@ from hcl_jax.losses import _perplexity
 
 # Outside jit, JAX would run operation by operation and trace the scans over
 # tiles at every call.
-_compiled = functools.partial(
-    jax.jit,
-    static_argnames=(
-        'floor', 'axis_name', 'block_size', 'stop_gradient_weights'
-    ),
-)  # fmt: skip
+_STATIC = 'floor', 'axis_name', 'block_size', 'stop_gradient_weights'
 
 
 def simclr_loss(
@@ -161,7 +156,7 @@ def simclr_loss(
   )
 
 
-@_compiled
+@functools.partial(jax.jit, static_argnames=_STATIC)
 def _simclr_loss(
     *, z1, z2, labels, hyperparameters, margin, floor, axis_name, block_size,
     stop_gradient_weights,
@@ -252,6 +247,7 @@ def in_batch_loss(
     margin: ArrayLike | _margin.Margin | None = None,
     floor: str = 'sphere',
     labels: jax.Array | None = None,
+    normalize: bool = True,
     axis_name: str | None = None,
     mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
@@ -290,6 +286,9 @@ def in_batch_loss(
     floor: ``'sphere'``, ``'soft'`` or ``'none'``; see :func:`simclr_loss`.
     labels: integers ``[batch]``; rows with the anchor's label are no
       negatives. Explicit negatives always are.
+    normalize: compare by cosines. False: by inner products, which margin is
+      about, too, but for a guide's cosines. They have no least value, so that
+      ``'sphere'`` is ``'none'``.
     axis_name: mapped axis over which the batch is split.
     mesh: mesh whose devices share the rows under ``jit``; see
       :func:`simclr_loss`.
@@ -320,6 +319,7 @@ def in_batch_loss(
       floor=floor,
       block_size=block_size,
   )
+  _checks.choice('normalize', normalize, (True, False))
   batch = anchors.shape[0]
   shared, own = _read_negatives(negatives, anchors)
   one_mask = axis_name is not None or mesh is not None
@@ -356,19 +356,21 @@ def in_batch_loss(
           'labels': labels,
       },
       floor=floor,
+      normalize=bool(normalize),
       axis_name=axis_name,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
 
 
-@_compiled
+@functools.partial(jax.jit, static_argnames=(*_STATIC, 'normalize'))
 def _in_batch_loss(
     *, anchors, positives, hyperparameters, margin, shared, own, where, labels,
-    floor, axis_name, block_size, stop_gradient_weights,
+    floor, normalize, axis_name, block_size, stop_gradient_weights,
 ):  # fmt: skip
   batch = anchors.shape[0]
-  anchors, positives = map(_vectors.normalize, (anchors, positives))
+  prepare = _vectors.normalize if normalize else _vectors.upcast
+  anchors, positives = map(prepare, (anchors, positives))
   if margin is not None and margin.guide is not None:
     rows, partners = margin.guide
     margin = dataclasses.replace(margin, guide=(rows, partners, partners))
@@ -378,7 +380,7 @@ def _in_batch_loss(
       own_where = jnp.broadcast_to(where, own.shape[:2])
       own = jnp.where(own_where[:, :, None], own, 0)
     own = _vectors.inner_products(
-        anchors[:, None, :], _vectors.normalize(own)
+        anchors[:, None, :], prepare(own)
     ).squeeze(1)
   elif shared is not None:
     if where is not None:
@@ -387,7 +389,7 @@ def _in_batch_loss(
       shared = jnp.where(jnp.any(where, axis=0)[:, None], shared, 0)
       always = ((0, 0), (batch, 0))
       where = jnp.pad(where, always, constant_values=True)
-    columns = jnp.concatenate([columns, _vectors.normalize(shared)])
+    columns = jnp.concatenate([columns, prepare(shared)])
   ids = row_ids(labels, batch, axis_name)
   positive, against = partnered_negatives(
       _columns.Columns(
@@ -401,8 +403,11 @@ def _in_batch_loss(
       own_where=own_where,
       axis_name=axis_name,
       block_size=block_size,
+      normalized=normalize,
       stop_gradient_weights=stop_gradient_weights,
   )
+  if floor == 'sphere' and not normalize:
+    floor = 'none'
   return _nce.cosine_nce(positive, against, hyperparameters, floor=floor)
 
 
@@ -417,6 +422,7 @@ def partnered_negatives(
     own_where: jax.Array | None = None,
     axis_name: str | None = None,
     block_size: int | None = None,
+    normalized: bool = True,
     stop_gradient_weights: bool = False,
 ) -> tuple[jax.Array, _nce.Negatives]:
   """Computes positive cosines and negatives of rows with partners in columns.
@@ -456,6 +462,7 @@ def partnered_negatives(
       own=own,
       own_where=own_where,
       axis_name=axis_name if ring else None,
+      normalized=normalized,
       stop_gradient_weights=stop_gradient_weights,
   )
 

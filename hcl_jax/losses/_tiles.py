@@ -4,7 +4,9 @@
 A tile is folded relative to its running row peaks. If 1 + beta is so small for
 the temperature that no tilt of a cosine underflows, and the temperature is at
 most 16, it is folded relative to the constant 1 instead: then one pair of
-exponentials serves both rows and columns.
+exponentials serves both rows and columns. Inner products of embeddings that
+are not unit vectors have no such bound, and are always folded relative to
+peaks.
 """
 
 from typing import NamedTuple
@@ -24,7 +26,8 @@ _MAX_EXPONENT = 60.0
 _MAX_BETA = 16.0
 # There e^{s-A} - 1 has an error of ulps times the temperature.
 _MIN_SCALE = 1 / 16
-BELOW = -2.0
+# Below every cosine; below every inner product, and finite times any scale.
+BELOW, FAR_BELOW = -2.0, -1e18
 
 
 class Side(NamedTuple):
@@ -122,7 +125,12 @@ def _groups(sides, axes, keep, beta):
   ]
 
 
-def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
+def lowest(normalized: bool) -> float:
+  """Returns a number below all scores."""
+  return BELOW if normalized else FAR_BELOW
+
+
+def fold_tile(folds, c, keep, scale, beta, *, axes=(1,), normalized=True):
   """Adds a tile to folds.
 
   Args:
@@ -132,6 +140,7 @@ def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
     scale: 1 / temperature.
     beta: concentration: a scalar, or a tuple of vectors, one along each side.
     axes: axes to fold along; 1 gives the tile's rows, 0 its columns.
+    normalized: whether c are cosines, or inner products of any vectors.
 
   Returns:
     The folds with the tile, stacked.
@@ -158,19 +167,23 @@ def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
     for group, group_axes, kept, b in _groups(folds, axes, keep, beta):
       for fold, axis in zip(group, group_axes, strict=True):
         new = tilting.fold(
-            c, scale, b, kept, axis=axis, lowest=BELOW
+            c, scale, b, kept, axis=axis, lowest=lowest(normalized)
         )
         along = jnp.squeeze(b, axis) if b.ndim else b
         merged = tilting.merge(tilting.Fold(*fold), new, scale, along)
         added.append(jnp.stack(merged))
     return _devices.varying_as(tuple(added), c)
 
-  bounded = _is_bounded(scale, beta)
   operands = tuple(folds), c, keep, beta
+  if not normalized:
+    return about_peak(*operands)
+  bounded = _is_bounded(scale, beta)
   return lax.cond(bounded, about_one, about_peak, *operands)
 
 
-def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
+def tile_cotangents(
+    sides, c, keep, scale, beta, *, frozen, axes=(1,), normalized=True
+):
   """Computes cotangents of a tile's cosines, scale and beta.
 
   Args:
@@ -181,10 +194,11 @@ def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
     beta: concentration: a scalar, or a tuple of vectors, one along each side.
     frozen: whether the weights are constants.
     axes: 1 for the side of the tile's rows, 0 for that of its columns.
+    normalized: whether c are cosines, or inner products of any vectors.
 
   Returns:
     The cotangent of c, and the tile's parts of the cotangents of scale (with
-    log_mean relative to 1) and beta.
+    log_mean relative to 1, or to the peak unless ``normalized``) and beta.
   """
 
   def about_one(sides, c, keep, beta):
@@ -210,24 +224,31 @@ def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
 
   def about_peak(sides, c, keep, beta):
     to_logits, to_betas = jnp.zeros_like(c), []
+    to_scale = jnp.zeros_like(scale)
     for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
       for side, axis in zip(group, group_axes, strict=True):
         side = Side(*(jnp.expand_dims(x, axis) for x in side))
         # A masked cosine may be far above the peak: 0 * inf is NaN.
-        d = _kept(scale * (c - side.peak), kept)
+        below = _kept(c - side.peak, kept)
+        d = scale * below
         weights = _kept(jnp.exp(b * d), kept) / side.low
         slope, gain = tilting.tilt_slopes(
             weights, d - side.log_mean, b, frozen
         )
         to_logits = to_logits + side.cotangent * slope
+        to_scale = to_scale + jnp.sum(side.cotangent * slope * below)
         to_betas.append(_reduced(side.cotangent * gain * d, b, (axis,)))
-    to_scale = jnp.sum(to_logits * (c - 1))
+    if normalized:
+      to_scale = jnp.sum(to_logits * (c - 1))
     return scale * to_logits, to_scale, _joined(to_betas, beta)
 
-  bounded = _is_bounded(scale, beta)
-  to_c, to_scale, to_beta = lax.cond(
-      bounded, about_one, about_peak, tuple(sides), c, keep, beta
-  )
+  operands = tuple(sides), c, keep, beta
+  if normalized:
+    bounded = _is_bounded(scale, beta)
+    found = lax.cond(bounded, about_one, about_peak, *operands)
+  else:
+    found = about_peak(*operands)
+  to_c, to_scale, to_beta = found
   if frozen:
     to_beta = jax.tree.map(jnp.zeros_like, to_beta)
   return to_c, to_scale, to_beta
@@ -247,8 +268,8 @@ def _kept(values, keep):
   return values if keep is None else jnp.where(keep, values, 0)
 
 
-def nothing(shape, like) -> jax.Array:
-  """Returns stacked folds of no cosines, ``[5, *shape]``."""
+def nothing(shape, like, normalized: bool = True) -> jax.Array:
+  """Returns stacked folds of no scores, ``[5, *shape]``."""
   zeros = jnp.zeros(shape, like.dtype)
-  empty = tilting.Fold(zeros + BELOW, zeros, zeros, zeros, zeros)
+  empty = tilting.Fold(zeros + lowest(normalized), zeros, zeros, zeros, zeros)
   return _devices.varying_as(jnp.stack(empty), like)
