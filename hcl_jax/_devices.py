@@ -51,7 +51,7 @@ def accumulate_ring(step, add, carry, visiting, axis_name):
 
   Args:
     step: ``(carry, visiting) -> (carry, parts)`` with a part of the sums.
-    add: ``(sums, parts) -> sums``.
+    add: ``(sums, parts, visiting) -> sums``.
     carry: initial carry.
     visiting: arrays of this device, the first to be visited.
     axis_name: mapped axis; None: there is only this device.
@@ -68,7 +68,7 @@ def accumulate_ring(step, add, carry, visiting, axis_name):
     carry, visiting, sums = state
     following, sums = pass_on((visiting, sums), axis_name)
     carry, parts = step(carry, visiting)
-    return (carry, following, add(sums, parts)), None
+    return (carry, following, add(sums, parts, visiting)), None
 
   following = pass_on(visiting, axis_name)
   state = step(carry, visiting)
@@ -78,7 +78,7 @@ def accumulate_ring(step, add, carry, visiting, axis_name):
   carry, visiting, sums = state
   sums = pass_on(sums, axis_name)
   carry, parts = step(carry, visiting)
-  return carry, pass_on(add(sums, parts), axis_name)
+  return carry, pass_on(add(sums, parts, visiting), axis_name)
 
 
 def pass_on(tree, axis_name):

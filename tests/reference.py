@@ -219,7 +219,7 @@ def simclr(z1, z2, *, labels=None, guide=None, m=math, **knobs):
 
 def in_batch(
     anchors, positives, *, negatives=None, where=None, labels=None, guide=None,
-    normalize=True, m=math, **knobs,
+    normalize=True, bidirectional=False, m=math, **knobs,
 ):  # fmt: skip
   """(loss per anchor, gradient of their mean in anchors, in positives)."""
   batch = len(anchors)
@@ -247,10 +247,16 @@ def in_batch(
   for i in range(batch):
     others = [batch + j for j in range(batch) if labels[j] != labels[i]]
     given.append((i, batch + i, others, extra[i]))
+  for i in range(batch if bidirectional else 0):
+    others = [j for j in range(batch) if labels[j] != labels[i]]
+    given.append((batch + i, i, others, []))
   losses, grad = _contrast(units, given, guide=guide, m=m, **knobs)
   if normalize:
     grad = _through_unit(rows, units, grad, m)
-  grad = [[g / batch for g in row] for row in grad]
+  grad = [[g / len(given) for g in row] for row in grad]
+  if bidirectional:
+    both = zip(losses[:batch], losses[batch:], strict=True)
+    losses = [(x + y) / 2 for x, y in both]
   return losses, grad[:batch], grad[batch : 2 * batch]
 
 

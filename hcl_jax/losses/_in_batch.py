@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from hcl_jax import _checks
 from hcl_jax import _devices
 from hcl_jax import _vectors
+from hcl_jax.losses import _bidirectional
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _columns
 from hcl_jax.losses import _margin
@@ -248,6 +249,7 @@ def in_batch_loss(
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     normalize: bool = True,
+    bidirectional: bool = False,
     axis_name: str | None = None,
     mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
@@ -257,8 +259,8 @@ def in_batch_loss(
 
   This is the loss of :func:`simclr_loss`. The negatives of anchor i are the
   other positives of the global batch and the explicit ``negatives``. For
-  retrieval pass queries and documents; for CLIP average this loss and the one
-  with the towers exchanged.
+  retrieval pass queries and documents. With ``bidirectional``, positive i also
+  looks for anchor i among the other anchors, as in CLIP (:func:`clip_loss`).
 
   Args:
     anchors: embeddings ``[batch, dim]``.
@@ -271,8 +273,9 @@ def in_batch_loss(
       may be NaN.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
-      anchor, ``[batch]``. May be traced. None: 2 t, a hardness beta / t of 2;
-      see :func:`simclr_loss`.
+      anchor, ``[batch]``; with ``bidirectional`` that of both directions, or
+      ``[2 batch]``, anchors first. May be traced. None: 2 t, a hardness beta /
+      t of 2; see :func:`simclr_loss`.
     effective_negatives: instead of beta, the share of an anchor's negatives
       that shall count; see :func:`simclr_loss`.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
@@ -289,6 +292,10 @@ def in_batch_loss(
     normalize: compare by cosines. False: by inner products, which margin is
       about, too, but for a guide's cosines. They have no least value, so that
       ``'sphere'`` is ``'none'``.
+    bidirectional: average the losses of anchor i against positives and of
+      positive i against anchors. Both directions share one similarity matrix
+      (unless it is gathered), so this takes less than two calls. Explicit
+      negatives belong to the anchors.
     axis_name: mapped axis over which the batch is split.
     mesh: mesh whose devices share the rows under ``jit``; see
       :func:`simclr_loss`.
@@ -311,6 +318,7 @@ def in_batch_loss(
   hyperparameters = _nce.read_hyperparameters(
       anchors,
       anchors.shape[:1],
+      *[(2 * anchors.shape[0],)] * bool(bidirectional),
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
@@ -320,6 +328,7 @@ def in_batch_loss(
       block_size=block_size,
   )
   _checks.choice('normalize', normalize, (True, False))
+  _checks.choice('bidirectional', bidirectional, (True, False))
   batch = anchors.shape[0]
   shared, own = _read_negatives(negatives, anchors)
   one_mask = axis_name is not None or mesh is not None
@@ -335,6 +344,10 @@ def in_batch_loss(
     _checks.enough_pairs(batch * _devices.axis_size(axis_name))
   if labels is not None:
     labels = _checks.labels('labels', labels, (batch,))
+  beta = hyperparameters.beta
+  if split is not None and beta.shape == (2 * batch,):
+    # One row for each pair.
+    hyperparameters = hyperparameters._replace(beta=beta.reshape(2, batch).T)
   if split is not None and shared is not None:
     if where is not None and where.ndim == 2:
       split = None  # A mask of its own for each row does not go around.
@@ -357,23 +370,24 @@ def in_batch_loss(
       },
       floor=floor,
       normalize=bool(normalize),
+      bidirectional=bool(bidirectional),
       axis_name=axis_name,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
 
 
-@functools.partial(jax.jit, static_argnames=(*_STATIC, 'normalize'))
+@functools.partial(
+    jax.jit, static_argnames=(*_STATIC, 'normalize', 'bidirectional')
+)
 def _in_batch_loss(
     *, anchors, positives, hyperparameters, margin, shared, own, where, labels,
-    floor, normalize, axis_name, block_size, stop_gradient_weights,
+    floor, normalize, bidirectional, axis_name, block_size,
+    stop_gradient_weights,
 ):  # fmt: skip
   batch = anchors.shape[0]
   prepare = _vectors.normalize if normalize else _vectors.upcast
   anchors, positives = map(prepare, (anchors, positives))
-  if margin is not None and margin.guide is not None:
-    rows, partners = margin.guide
-    margin = dataclasses.replace(margin, guide=(rows, partners, partners))
   columns, own_where = positives, None
   if own is not None:
     if where is not None:
@@ -391,13 +405,12 @@ def _in_batch_loss(
       where = jnp.pad(where, always, constant_values=True)
     columns = jnp.concatenate([columns, prepare(shared)])
   ids = row_ids(labels, batch, axis_name)
-  positive, against = partnered_negatives(
+  positive, directions = (_both_ways if bidirectional else _one_way)(
       _columns.Columns(
           anchors, columns, ids, ids, where if own is None else None
       ),
       positives,
       hyperparameters,
-      partner_columns=jnp.arange(batch),
       margin=margin,
       own=own,
       own_where=own_where,
@@ -408,7 +421,124 @@ def _in_batch_loss(
   )
   if floor == 'sphere' and not normalize:
     floor = 'none'
-  return _nce.cosine_nce(positive, against, hyperparameters, floor=floor)
+  losses = [
+      _nce.cosine_nce(positive, against, hyperparameters, floor=floor)
+      for against in directions
+  ]
+  return sum(losses) / len(losses)
+
+
+def _one_way(columns, partners, hyperparameters, *, margin, **settings):
+  """Computes positive scores and the negatives of rows, as a direction."""
+  if margin is not None and margin.guide is not None:
+    rows, others = margin.guide
+    margin = dataclasses.replace(margin, guide=(rows, others, others))
+  positive, negatives = partnered_negatives(
+      columns,
+      partners,
+      hyperparameters,
+      partner_columns=jnp.arange(partners.shape[0]),
+      margin=margin,
+      **settings,
+  )
+  return positive, [negatives]
+
+
+def _both_ways(
+    columns, partners, hyperparameters, *, margin, own, own_where, axis_name,
+    block_size, **settings,
+):  # fmt: skip
+  """Computes positive scores and the negatives of rows and of partners."""
+  batch = partners.shape[0]
+  one = hyperparameters.beta
+  if one.shape == (batch,):
+    one = jnp.tile(one, 2)
+  elif one.ndim == 2:
+    one = one.T.reshape(-1)
+  betas = one.reshape(2, batch) if one.ndim else (one, one)
+  given = [hyperparameters._replace(beta=x) for x in betas]
+  ids = columns.row_ids
+  swapped = _columns.Columns(partners, columns.rows, ids, ids)
+  ring = axis_name is not None and block_size is not None
+  if axis_name is not None and not ring:
+    # A device has the rows of its anchors and those of its positives, and the
+    # matrix of all is nowhere.
+    settings |= {'axis_name': axis_name, 'block_size': None}
+    positive, forward = _one_way(
+        columns, partners, given[0], margin=margin, own=own,
+        own_where=own_where, **settings,
+    )  # fmt: skip
+    if margin is not None and margin.guide is not None:
+      margin = dataclasses.replace(margin, guide=margin.guide[::-1])
+    _, backward = _one_way(
+        swapped, columns.rows, given[1], margin=margin, **settings
+    )
+    return positive, forward + backward
+  block = _blockwise.choose_block(batch, columns.columns.shape[0], block_size)
+  block = block_size if ring else block
+  if block is None:
+    cosines = _vectors.inner_products(columns.rows, columns.columns)
+    positive = jnp.diagonal(cosines)
+  else:
+    cosines, positive = None, jnp.sum(columns.rows * partners, axis=-1)
+  if margin is not None:
+    compared = positive
+    if margin.guide is not None:
+      guide, others = margin.guide
+      compared = jnp.sum(guide * others, axis=-1)
+      columns = columns._replace(guide_rows=guide, guide_columns=others)
+      swapped = swapped._replace(guide_rows=others, guide_columns=guide)
+    limits = margin.limits(compared)
+    columns = columns._replace(limits=limits)
+    swapped = swapped._replace(limits=limits)
+  directions = [
+      (columns, cosines, {'own': own, 'own_where': own_where}),
+      (swapped, None if cosines is None else cosines[:, :batch].T, {}),
+  ]
+  if hyperparameters.effective_negatives is not None:
+    betas = [
+        _perplexity.of_columns(
+            x,
+            fraction=hyperparameters.effective_negatives,
+            scale=hyperparameters.scale,
+            cosines=scores,
+            block=block,
+            axis_name=axis_name,
+            normalized=settings['normalized'],
+            **only,
+        )
+        for x, scores, only in directions
+    ]
+    hyperparameters = hyperparameters._replace(effective_negatives=None)
+    one = jnp.concatenate(betas)
+  if block is not None:
+    return positive, _bidirectional.negatives(
+        columns._replace(column_limits=columns.limits),
+        scale=hyperparameters.scale,
+        beta=one,
+        block=block,
+        own=own,
+        own_where=own_where,
+        axis_name=axis_name,
+        **settings,
+    )
+  assert cosines is not None
+  if own is not None:
+    return positive, [
+        _blockwise.negatives_of(
+            x, hyperparameters._replace(beta=beta), cosines=scores, block=None,
+            **only, **settings,
+        )
+        for (x, scores, only), beta in zip(directions, betas, strict=True)
+    ]  # fmt: skip
+  forward, backward = _bidirectional.dense_negatives(
+      cosines,
+      _columns.mask_both(columns, swapped, cosines),
+      scale=hyperparameters.scale,
+      beta=one,
+      **settings,
+  )
+  return positive, [forward, jax.tree.map(lambda x: x[:batch], backward)]
 
 
 def partnered_negatives(

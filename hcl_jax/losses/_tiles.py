@@ -9,6 +9,7 @@ are not unit vectors have no such bound, and are always folded relative to
 peaks.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -30,6 +31,10 @@ _MIN_SCALE = 1 / 16
 BELOW, FAR_BELOW = -2.0, -1e18
 
 
+# Of sides: rows that are not there have cotangent 0 and divide by 1.
+PADDING = 0, 1, 1, 0
+
+
 class Side(NamedTuple):
   """Residuals along one axis of a tile, and the cotangent of its log_mean."""
 
@@ -45,15 +50,14 @@ class Side(NamedTuple):
 
   def in_blocks(self, block):
     """Returns stacked blocks, ``[k, 4, block]``; padding has cotangent 0."""
-    padding = 0, 1, 1, 0
     padded = [
         _blocks.split(x, block, fill)
-        for x, fill in zip(self, padding, strict=True)
+        for x, fill in zip(self, PADDING, strict=True)
     ]
     return jnp.stack(padded, axis=1)
 
 
-def visit(step, carry, number, place):
+def visit(step, carry, number, place) -> Any:
   """Scans over tiles.
 
   Args:
@@ -254,12 +258,58 @@ def tile_cotangents(
   return to_c, to_scale, to_beta
 
 
+def tile_slopes(sides, c, keep, scale, beta, *, frozen, axes, normalized):
+  """Computes the slopes of log_mean along axes of a tile.
+
+  Arguments are those of :func:`tile_cotangents`; cotangents are not used.
+
+  Returns:
+    For each axis the slopes by logits, ``[rows, columns]``, and the slope by
+    beta of each row or column.
+  """
+
+  def about_one(sides, c, keep, beta):
+    d = scale * (c - 1)
+    one = jnp.exp(d)
+    found = []
+    for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
+      low = _kept(jnp.exp(b * d), kept)
+      for side, axis in zip(group, group_axes, strict=True):
+        across = Side(*(jnp.expand_dims(x, axis) for x in side))
+        rise = scale * (1 - across.peak)
+        weights = low * (jnp.exp(b * rise) / across.low)
+        tilt = one * jnp.exp(rise - across.log_mean)
+        slope = weights * (tilt if frozen else (1 + b) * tilt - b)
+        gain = jnp.sum(weights * (tilt - 1) * d, axis=axis)
+        found.append((slope, gain))
+    return _devices.varying_as(tuple(found), c)
+
+  def about_peak(sides, c, keep, beta):
+    found = []
+    for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
+      for side, axis in zip(group, group_axes, strict=True):
+        across = Side(*(jnp.expand_dims(x, axis) for x in side))
+        d = scale * _kept(c - across.peak, kept)
+        weights = _kept(jnp.exp(b * d), kept) / across.low
+        slope, gain = tilting.tilt_slopes(
+            weights, d - across.log_mean, b, frozen
+        )
+        found.append((slope, jnp.sum(gain * d, axis=axis)))
+    return _devices.varying_as(tuple(found), c)
+
+  operands = tuple(sides), c, keep, beta
+  if not normalized:
+    return about_peak(*operands)
+  bounded = _is_bounded(scale, beta)
+  return lax.cond(bounded, about_one, about_peak, *operands)
+
+
 def _reduced(tile, beta, axes):
   """Sums a tile as far as ``beta`` does not vary."""
   return jnp.sum(tile, axis=axes[0]) if beta.ndim else jnp.sum(tile)
 
 
-def _joined(to_betas, beta):
+def _joined(to_betas, beta) -> Any:
   """Returns cotangents like ``beta``: a tuple of vectors, or their sum."""
   return tuple(to_betas) if isinstance(beta, tuple) else sum(to_betas)
 

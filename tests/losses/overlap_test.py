@@ -49,16 +49,23 @@ def _transfers(function):
 )
 class OverlapTest(parameterized.TestCase):
 
-  @parameterized.parameters('simclr', 'in_batch')
-  def test_a_ring_computes_while_it_sends(self, name):
+  @parameterized.parameters(
+      ('simclr', {}, 0, 1),
+      ('in_batch', {}, 0, 1),
+      ('in_batch', {'bidirectional': True}, 1, 3),
+  )
+  def test_a_ring_computes_while_it_sends(self, name, knobs, one, two):
+    """All but ``one`` transfer, or ``two`` with the gradient, are hidden."""
     loss = functools.partial(
-        getattr(losses, f'{name}_loss'), axis_name='batch', block_size=256
-    )
+        getattr(losses, f'{name}_loss'), axis_name='batch', block_size=256,
+        **knobs,
+    )  # fmt: skip
+    # What was summed for others comes home after the last tile: cotangents, and
+    # the folds of both directions. The compiler also lets these small folds
+    # wait for the last tiles, on which they do not depend.
     forward = _transfers(loss)
-    self.assertNotEmpty(forward)
-    self.assertTrue(all(x.hidden for x in forward), forward)
+    self.assertGreater(len(forward), one)
+    self.assertEqual([x.hidden for x in forward].count(False), one)
     both = _transfers(jax.grad(lambda *z: loss(*z).sum(), (0, 1)))
     self.assertGreater(len(both), len(forward))
-    # Only the last one, which brings cotangents home, has nothing to wait for.
-    self.assertEqual([x.hidden for x in both].count(False), 1, both)
-    self.assertFalse(both[-1].hidden)
+    self.assertEqual([x.hidden for x in both].count(False), two)
