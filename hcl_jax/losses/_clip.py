@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CLIP's loss of images and texts, with plain or hard negatives."""
 
-from typing import Any
-
 import jax
 from jax.typing import ArrayLike
 
@@ -10,7 +8,7 @@ from hcl_jax import _checks
 from hcl_jax import _vectors
 from hcl_jax.losses import _in_batch
 from hcl_jax.losses import _margin
-from hcl_jax.losses import _nce
+from hcl_jax.losses import _mesh
 
 
 def clip_loss(
@@ -18,7 +16,7 @@ def clip_loss(
     text_embeddings: jax.Array,
     *,
     logit_scale: ArrayLike,
-    beta: ArrayLike = 0.0,
+    beta: ArrayLike | None = 0.0,
     effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     positive_weight: ArrayLike = 1.0,
@@ -26,6 +24,7 @@ def clip_loss(
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     axis_name: str | None = None,
+    mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
     stop_gradient_weights: bool = False,
 ) -> jax.Array:
@@ -50,7 +49,8 @@ def clip_loss(
     logit_scale: factor of the cosines, > 0. May be traced and learned. It is
       the factor itself: if you learn its logarithm t', pass ``jnp.exp(t')``.
     beta: concentration of the tilt on logits, >= 0: a scalar, one for each
-      pair, ``[batch]``, or ``[2 batch]``, images first. May be traced.
+      pair, ``[batch]``, or ``[2 batch]``, images first. May be traced. None:
+      2 / logit_scale, as in :func:`in_batch_loss`.
     effective_negatives: instead of beta, the share of an anchor's negatives
       that shall count; see :func:`simclr_loss`.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
@@ -62,6 +62,8 @@ def clip_loss(
     labels: integers ``[batch]``; rows with the anchor's label, such as copies
       of a caption, are no negatives.
     axis_name: mapped axis over which the batch is split.
+    mesh: mesh whose devices share the rows under ``jit``; see
+      :func:`simclr_loss`.
     block_size: rows and columns of the similarity tiles; see
       :func:`simclr_loss`.
     stop_gradient_weights: treat the tilting weights as constants.
@@ -87,11 +89,9 @@ def clip_loss(
   if isinstance(logit_scale, jax.Array):
     dtype = _vectors.compute_dtype(image_embeddings.dtype)
     logit_scale = logit_scale.astype(dtype)
-  _nce.check_hardness(beta, effective_negatives, 0.0)
-  # At most one of them is given; in_batch_loss has another default of beta.
-  hardness: dict[str, Any] = {'effective_negatives': effective_negatives}
-  if effective_negatives is None:
-    hardness = {'beta': beta}
+  # The default of beta, which excludes nothing here.
+  if effective_negatives is not None and isinstance(beta, float) and beta == 0:
+    beta = None
   if margin is not None:
     margin = _margin.read(
         margin,
@@ -102,7 +102,8 @@ def clip_loss(
       image_embeddings,
       text_embeddings,
       temperature=1 / logit_scale,
-      **hardness,
+      beta=beta,
+      effective_negatives=effective_negatives,
       tau_plus=tau_plus,
       positive_weight=positive_weight,
       margin=margin,
@@ -110,6 +111,7 @@ def clip_loss(
       labels=labels,
       bidirectional=True,
       axis_name=axis_name,
+      mesh=mesh,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )

@@ -200,6 +200,23 @@ class BidirectionalTest(testing.LossTest):
       self.assert_close(value, expected, tolerance)
       self.assert_same_gradient(grads, expected_grads, tolerance)
 
+  @parameterized.parameters(None, 2)
+  def test_a_mesh_changes_nothing(self, block_size):
+    z1, z2 = testing.views(16, 4)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ('batch',))
+    given = {
+        'beta': np.linspace(0, 3, 32, dtype=np.float32),
+        'negatives': testing.normal(5, 4, seed=3),
+        'bidirectional': True,
+    }  # fmt: skip
+    self.assert_close(
+        losses.in_batch_loss(
+            z1, z2, mesh=mesh, block_size=block_size, **given
+        ),
+        losses.in_batch_loss(z1, z2, **given),
+        2e-5,
+    )
+
   def test_directions_share_products(self):
     """A tile serves both directions: two products more for the gradient."""
     z = testing.normal(8, 3)
@@ -233,7 +250,7 @@ class BidirectionalTest(testing.LossTest):
   def test_half_precision_is_upcast(self, block_size):
     z1, z2 = (jnp.asarray(z, jnp.bfloat16) for z in testing.views(7, 5))
     values = losses.in_batch_loss(
-        z1, z2, bidirectional=True, block_size=block_size
+        z1, z2, beta=1.0, bidirectional=True, block_size=block_size
     )
     self.assertEqual(values.dtype, jnp.float32)
     expected, *_ = reference.in_batch(
