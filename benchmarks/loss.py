@@ -3,20 +3,28 @@
 
   python -m benchmarks loss --peers=torch,lightly --batch_sizes=256,1024
 
-Neither is a dependency; each is imported only where it is installed.
+Neither is a dependency; each is imported only where it is installed. With
+``--towers`` it times ``in_batch_loss`` in both directions instead: one call
+beside two, in tiles and dense.
 """
 
 from collections.abc import Callable
 import math
 from typing import Any
 
+from absl import flags
+import jax
 import joblib
 import numpy as np
 
+import hcl_jax
 from hcl_jax.bench import harness
 from hcl_jax.bench import loss as bench
 from hcl_jax.bench import peers
 
+_TOWERS = flags.DEFINE_bool(
+    'towers', False, 'Time both directions of in_batch_loss: one call, or two.'
+)
 _TEMPERATURE = peers.TEMPERATURE
 
 
@@ -80,9 +88,50 @@ def _torch_candidate(
   )
 
 
+def towers(
+    name: str, *, calls: int, dense: bool = False, is_reference: bool = False
+) -> harness.Candidate:
+  """Returns ``in_batch_loss`` in both directions, by one call or by two."""
+
+  def inputs(z1, z2):
+    return z1, z2, np.float32(peers.BETA), np.float32(peers.TAU_PLUS)
+
+  def function(z1, z2, beta, tau_plus):
+    def mean(*z):
+      given = {
+          'temperature': _TEMPERATURE, 'beta': beta, 'tau_plus': tau_plus,
+          'block_size': z1.shape[0] if dense else None,
+      }  # fmt: skip
+      if calls == 1:
+        return hcl_jax.in_batch_loss(*z, bidirectional=True, **given).mean()
+      both = (hcl_jax.in_batch_loss(*x, **given) for x in (z, z[::-1]))
+      return sum(x.mean() for x in both) / 2
+
+    return jax.value_and_grad(mean, argnums=(0, 1))(z1, z2)
+
+  # [B, B] matrices, a quarter of those of two views.
+  need = harness.matrices(6) if dense else None
+  return harness.Candidate(
+      name, function, inputs, need, is_reference=is_reference
+  )
+
+
+def tower_candidates() -> list[harness.Candidate]:
+  """Returns what --towers times."""
+  return [
+      towers('both', calls=1),
+      towers('two calls', calls=2, is_reference=True),
+      towers('dense both', calls=1, dense=True),
+      towers('dense two', calls=2, dense=True, is_reference=True),
+  ]
+
+
 PEERS = peers.PEERS | {'torch': torch_hard, 'lightly': lightly_ntxent}
 
 
 def command() -> None:
   """Times the loss beside matrix products, optax, torch and lightly."""
-  bench.command(PEERS)
+  if _TOWERS.value:
+    bench.command({}, tower_candidates)
+  else:
+    bench.command(PEERS)

@@ -63,6 +63,48 @@ def count(text: str) -> Work:
   return _Counter(computations).total(entry)
 
 
+class Transfer(NamedTuple):
+  """Holds a permutation of arrays among devices.
+
+  Attributes:
+    computation: where it stands, such as the body of a loop.
+    hidden: whether a loop with products runs between its start and its end.
+  """
+
+  computation: str
+  hidden: bool
+
+
+def transfers(text: str) -> list[Transfer]:
+  """Finds the permutations of a scheduled program, and what they overlap.
+
+  Args:
+    text: ``compiled.as_text()`` of a backend with asynchronous collectives,
+      such as that of a TPU, in the order in which a device begins operations.
+
+  Returns:
+    One transfer for each permutation in the text.
+  """
+  computations, _ = _parse(text)
+  counter = _Counter(computations)
+  found = []
+  for name, instructions in computations.items():
+    ends = {
+        _NAME.search(x.rest)[1]: i
+        for i, x in enumerate(instructions)
+        if x.op == 'collective-permute-done'
+    }
+    for i, x in enumerate(instructions):
+      if x.op == 'collective-permute':
+        found.append(Transfer(name, False))
+      elif x.op == 'collective-permute-start':
+        meanwhile = instructions[i + 1 : ends[x.name]]
+        loops = (y for y in meanwhile if y.op == 'while')
+        hidden = any(counter.has_products(y) for y in loops)
+        found.append(Transfer(name, hidden))
+  return found
+
+
 class _Instruction(NamedTuple):
   name: str
   kind: str  # type of the result
@@ -83,6 +125,14 @@ class _Counter:
       parts = [self._of(x, types) for x in self._computations[name]]
       self._known[name] = _sum([(1, part) for part in parts])
     return self._known[name]
+
+  def has_products(self, x: _Instruction) -> bool:
+    """Returns whether an instruction computes products, somewhere."""
+    if x.op in ('dot', 'convolution'):  # a TPU's dot is a convolution
+      return True
+    names = _CALLED.findall(x.rest) + _BODY.findall(x.rest)
+    called = [y for name in names for y in self._computations[name]]
+    return any(map(self.has_products, called))
 
   def _of(self, x: _Instruction, types) -> Work:
     if x.op == 'dot':

@@ -15,6 +15,7 @@ from hcl_jax import schedules
 from hcl_jax.chunking import chunked_value_and_grad
 from hcl_jax.losses import Margin
 from hcl_jax.losses import beta_for_perplexity
+from hcl_jax.losses import clip_loss
 from hcl_jax.losses import clipped_beta
 from hcl_jax.losses import debiased_nce_loss
 from hcl_jax.losses import hard_nce_loss

@@ -203,14 +203,11 @@ def _mine(queries, documents, own, margin, *, k, skip, axis_name, block_size):
   best = _Best.none((*rows.shape[:2], count), rows.dtype)
   best = _devices.varying_as(best, rows)
 
-  def ring_step(carry, _):
-    visiting, best = carry
+  def visit(best, visiting):
     found = _search(rows, limits, *visiting, tile=tile, count=count)
-    best = _merge(best, found)
-    return (_devices.pass_on(visiting, axis_name), best), None
+    return _merge(best, found)
 
-  carry = (documents, first), best
-  (_, best), _ = _devices.scan_ring(ring_step, carry, axis_name)
+  best = _devices.visit_ring(visit, best, (documents, first), axis_name)
   best = _drop(best, own, k + skip)
   scores, indices = (_blocks.join(x, n)[:, skip:] for x in best)
   return indices, scores
@@ -230,16 +227,10 @@ def _own_cosines(rows, own, limits, visiting, axis_name):
     cosines = jnp.where(there, cosines, jnp.inf)
     return jnp.minimum(limits, jnp.min(cosines, axis=1, initial=jnp.inf))
 
-  def ring_step(carry, _):
-    visiting, limits = carry
-    limits = lax.map(
-        functools.partial(block, *visiting), (rows, own, limits)
-    )
-    return (_devices.pass_on(visiting, axis_name), limits), None
+  def visit(limits, visiting):
+    return lax.map(functools.partial(block, *visiting), (rows, own, limits))
 
-  carry = visiting, limits
-  (_, limits), _ = _devices.scan_ring(ring_step, carry, axis_name)
-  return limits
+  return _devices.visit_ring(visit, limits, visiting, axis_name)
 
 
 def _search(rows, limits, documents, first, *, tile, count):

@@ -257,7 +257,7 @@ def simclr(z1, z2, *, labels=None, guide=None, m=math, **knobs):
 
 def in_batch(
     anchors, positives, *, negatives=None, where=None, labels=None, ids=None,
-    guide=None, m=math, **knobs,
+    guide=None, normalize=True, bidirectional=False, m=math, **knobs,
 ):  # fmt: skip
   """(loss per anchor, gradient of their mean in anchors, in positives)."""
   batch = len(anchors)
@@ -280,7 +280,7 @@ def in_batch(
         [j for j, kept in zip(own, row, strict=True) if kept]
         for own, row in zip(extra, where, strict=True)
     ]
-  units = [unit(row, m) for row in rows]
+  units = [unit(row, m) if normalize else row for row in rows]
   guide = _joined_units(guide, m)
   given = []
   for i in range(batch):
@@ -290,9 +290,19 @@ def in_batch(
       same = [batch + j for j in range(batch) if ids[j] == ids[i] and j != i]
       own = [own, *same]
     given.append((i, own, others, extra[i]))
+  for i in range(batch if bidirectional else 0):
+    others = [j for j in range(batch) if labels[j] != labels[i]]
+    own = i
+    if ids is not None:
+      own = [i, *(j for j in range(batch) if ids[j] == ids[i] and j != i)]
+    given.append((batch + i, own, others, []))
   losses, grad = _contrast(units, given, guide=guide, m=m, **knobs)
-  grad = _through_unit(rows, units, grad, m)
-  grad = [[g / batch for g in row] for row in grad]
+  if normalize:
+    grad = _through_unit(rows, units, grad, m)
+  grad = [[g / len(given) for g in row] for row in grad]
+  if bidirectional:
+    both = zip(losses[:batch], losses[batch:], strict=True)
+    losses = [(x + y) / 2 for x, y in both]
   return losses, grad[:batch], grad[batch : 2 * batch]
 
 

@@ -6,6 +6,7 @@
 Beside it run the bare matrix products of its size and optax's standard loss.
 """
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import functools
 from typing import Any
@@ -216,11 +217,15 @@ def read_work(known_peers: Mapping[str, Any]) -> list[tuple[int, int]]:
   return work + [(batch, 0) for batch in compiled if batch not in timed]
 
 
-def command(known_peers: Mapping[str, peers.Peer] = peers.PEERS) -> None:
+def command(
+    known_peers: Mapping[str, peers.Peer] = peers.PEERS,
+    candidates: Callable[[], list[harness.Candidate]] | None = None,
+) -> None:
   """Times the loss beside matrix products and other libraries.
 
   Args:
     known_peers: what --peers may name, and its default.
+    candidates: makes those of hcl_jax; None: ``own_candidates``.
   """
   work = read_work(known_peers)
   if options.ONE_CORE.value:
@@ -244,7 +249,7 @@ def command(known_peers: Mapping[str, peers.Peer] = peers.PEERS) -> None:
   }
   for batch, repetitions in work:
     results['rows'] += harness.measure(
-        [*own_candidates(), *others],
+        [*(candidates or own_candidates)(), *others],
         batch,
         dim=_DIM.value,
         repetitions=repetitions,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contrastive losses: arrays in, one loss per example out."""
 
+from hcl_jax.losses._clip import clip_loss
 from hcl_jax.losses._in_batch import in_batch_loss
 from hcl_jax.losses._in_batch import simclr_loss
 from hcl_jax.losses._infograph import infograph_loss
@@ -19,6 +20,7 @@ from hcl_jax.losses._supcon import supcon_loss
 __all__ = (
     'Margin',
     'beta_for_perplexity',
+    'clip_loss',
     'clipped_beta',
     'debiased_nce_loss',
     'hard_nce_loss',

@@ -121,12 +121,13 @@ def column_negatives(
     own: jax.Array | None = None,
     own_where: jax.Array | None = None,
     axis_name: str | None = None,
+    normalized: bool = True,
     stop_gradient_weights: bool = False,
 ) -> _nce.Negatives:
   """Computes negatives of rows among columns.
 
   Args:
-    columns: unit vectors of rows and columns, and which of them count.
+    columns: rows and columns, and which of them count.
     scale: 1 / temperature.
     beta: concentration, a scalar or ``[batch]``.
     block: rows and columns of a tile.
@@ -134,6 +135,7 @@ def column_negatives(
     own_where: which of these count, ``[batch, k]``; None: all.
     axis_name: mapped axis; columns (and what belongs to them) of all devices go
       around its ring, so that each row is compared with all columns.
+    normalized: whether rows and columns are unit vectors.
     stop_gradient_weights: treat the tilting weights as constants.
 
   Returns:
@@ -144,10 +146,11 @@ def column_negatives(
       masked=columns.row_ids is not None,
       frozen=stop_gradient_weights,
       axis_name=axis_name,
+      normalized=normalized,
   )
   inputs = _ColumnInputs(columns, own, own_where, scale, beta)
   peak, log_mean, count = _negatives(_devices.same_varying(inputs), scan)
-  peak, count = stop_gradient((peak, count))
+  peak, count = stop_gradient((jnp.where(count > 0, peak, 0), count))
   return _nce.Negatives(peak, log_mean, jnp.log(count))
 
 
@@ -160,6 +163,7 @@ def negatives_of(
     own: jax.Array | None = None,
     own_where: jax.Array | None = None,
     axis_name: str | None = None,
+    normalized: bool = True,
     stop_gradient_weights: bool = False,
 ) -> _nce.Negatives:
   """Computes negatives from cosines in memory, or by tiles of ``block``.
@@ -174,6 +178,7 @@ def negatives_of(
       own=own,
       own_where=own_where,
       axis_name=axis_name,
+      normalized=normalized,
   )
   if block is not None:
     return column_negatives(
@@ -184,6 +189,7 @@ def negatives_of(
         own=own,
         own_where=own_where,
         axis_name=axis_name,
+        normalized=normalized,
         stop_gradient_weights=stop_gradient_weights,
     )
   assert cosines is not None
@@ -229,6 +235,7 @@ class _Scan(NamedTuple):
   masked: bool
   frozen: bool
   axis_name: str | None = None
+  normalized: bool = True
 
 
 class _GramInputs(NamedTuple):
@@ -504,9 +511,11 @@ def _negatives_fwd(inputs, scan):
   beta_of = _beta_of_rows(beta, tiles)
 
   def fold_tile(fold, c, keep, i):
-    return _tiles.fold_tile((fold,), c, keep, scale, beta_of(i))[0]
+    return _tiles.fold_tile(
+        (fold,), c, keep, scale, beta_of(i), normalized=scan.normalized
+    )[0]
 
-  empty = _tiles.nothing(tiles.rows.shape[:2], rows)
+  empty = _tiles.nothing(tiles.rows.shape[:2], rows, scan.normalized)
   folds = _columns.fold(
       tiles, jnp.swapaxes(empty, 0, 1), fold_tile, scan.axis_name
   )
@@ -515,7 +524,8 @@ def _negatives_fwd(inputs, scan):
   )
   if own is not None:
     across = beta[:, None] if beta.ndim else beta
-    mine = tilting.fold(own, scale, across, own_where, lowest=_tiles.BELOW)
+    lowest = _tiles.lowest(scan.normalized)
+    mine = tilting.fold(own, scale, across, own_where, lowest=lowest)
     folds = tilting.merge(folds, mine, scale, beta)
   log_mean = tilting.log_mean(*folds[2:])
   residuals = inputs, folds.peak, folds.low, log_mean
@@ -530,7 +540,10 @@ def _negatives_bwd(scan, residuals, cotangents):
   beta_of = _beta_of_rows(beta, tiles)
   side = _tiles.Side.of(cotangent, peak, low, log_mean)
   tile_cotangents = functools.partial(
-      _tiles.tile_cotangents, scale=scale, frozen=scan.frozen
+      _tiles.tile_cotangents,
+      scale=scale,
+      frozen=scan.frozen,
+      normalized=scan.normalized,
   )
 
   def to_tile(side, c, keep, i):
@@ -555,7 +568,8 @@ def _negatives_bwd(scan, residuals, cotangents):
     )
     (own_beta,) = jax.tree.leaves(own_beta)
     to_scale, to_beta = to_scale + own_scale, to_beta + own_beta
-  to_scale += jnp.sum(cotangent * (1 - peak))
+  if scan.normalized:
+    to_scale += jnp.sum(cotangent * (1 - peak))
   to_columns = _columns.Columns(to_rows, to_columns)
   return (_ColumnInputs(to_columns, to_own, None, to_scale, to_beta),)
 

@@ -27,7 +27,8 @@ class Columns(NamedTuple):
   Columns with the id of the row do not count, nor do those whose cosine (of the
   guide, if there is one) is above the row's limit. Ids, limits and guide are
   about the first m <= n columns; the others count for every row. ``where`` is
-  ``[batch or 1, n]``, with a ring ``[1, n]``.
+  ``[batch or 1, n]``, with a ring ``[1, n]``. If columns have negatives, too,
+  among the rows, they have limits of their own.
   """
 
   rows: jax.Array
@@ -38,6 +39,7 @@ class Columns(NamedTuple):
   limits: jax.Array | None = None
   guide_rows: jax.Array | None = None
   guide_columns: jax.Array | None = None
+  column_limits: jax.Array | None = None
 
 
 class Visiting(NamedTuple):
@@ -47,18 +49,23 @@ class Visiting(NamedTuple):
   ids: jax.Array | None
   where: jax.Array | None
   guide: jax.Array | None
+  limits: jax.Array | None = None
 
 
 class ColumnTiles(NamedTuple):
   """Blocks of rows and columns, their tiles, and masks of a tile.
 
   ``schedule`` returns the number of tiles to visit, and their places.
+  ``keep`` has the columns that count for a row; ``keep_both`` the same and the
+  rows that count for one of the first m columns, as one mask or two. Both are
+  functions ``(i, j, visiting, cosines)``.
   """
 
   rows: jax.Array
   visiting: Visiting
   schedule: Callable[[Visiting], tuple[int | jax.Array, Callable[..., Any]]]
   keep: Callable[..., jax.Array | None]
+  keep_both: Callable[..., jax.Array | tuple[jax.Array | None, ...] | None]
 
 
 def gathered(inputs: Columns, axis_name: str) -> Columns:
@@ -99,6 +106,26 @@ def mask(inputs: Columns, cosines: jax.Array) -> jax.Array | None:
   return inputs.where if kept is None else inputs.where & kept
 
 
+def mask_both(
+    inputs: Columns, swapped: Columns, cosines: jax.Array
+) -> jax.Array | tuple[jax.Array | None, jax.Array | None] | None:
+  """Returns one mask, or that for rows and that for the first m columns.
+
+  Args:
+    inputs: rows and columns.
+    swapped: the first m columns as rows, against the rows.
+    cosines: of rows and columns.
+  """
+  of_rows = mask(inputs, cosines)
+  m, n = swapped.rows.shape[0], inputs.columns.shape[0]
+  if inputs.where is None and inputs.limits is None and m == n:
+    return of_rows
+  of_columns = mask(swapped, cosines[:, :m].T)
+  if of_columns is not None:
+    of_columns = jnp.pad(of_columns.T, ((0, 0), (0, n - m)))
+  return of_rows, of_columns
+
+
 def _compared(inputs):
   """Returns how many columns, the first ones, ids and limits are about."""
   for about in (inputs.column_ids, inputs.guide_columns):
@@ -126,9 +153,10 @@ def _kept(row_ids, column_ids, cosines, limits, always):
 
 def split(inputs: Columns, block: int) -> ColumnTiles:
   """Splits rows and columns into blocks of at most ``block``."""
-  rows, columns, row_ids, column_ids, where, limits, *guide = inputs
+  rows, columns, row_ids, column_ids, where, limits, *guide, own_limits = inputs
   n, compared = columns.shape[0], _compared(inputs)
-  row_block, block = (_blocks.even_block(x, block) for x in (rows.shape[0], n))
+  number = rows.shape[0]
+  row_block, block = (_blocks.even_block(x, block) for x in (number, n))
   row_blocks = _blocks.split(rows, row_block)
   column_blocks = _blocks.split(columns, block)
   k_rows, k_columns = row_blocks.shape[0], column_blocks.shape[0]
@@ -143,6 +171,8 @@ def split(inputs: Columns, block: int) -> ColumnTiles:
     column_ids = in_column_blocks(column_ids)
   if limits is not None:
     limits = _blocks.split(limits, row_block)
+  if own_limits is not None:
+    own_limits = in_column_blocks(own_limits)
   guide_rows, guide_columns = guide
   if guide_rows is not None and guide_columns is not None:
     guide_rows = _blocks.split(guide_rows, row_block)
@@ -178,13 +208,39 @@ def split(inputs: Columns, block: int) -> ColumnTiles:
       return None
     return jnp.broadcast_to(kept, (row_block, block))
 
+  def keep_both(i, j, visiting, c):
+    kept = keep(i, j, visiting, c)
+    inside = None
+    if number % row_block:
+      inside = i * row_block + jnp.arange(row_block) < number
+      inside = jnp.broadcast_to(inside[:, None], (row_block, block))
+    if where is None and limits is None and compared == n:
+      # One mask: rows that a column does not count do not count it, either.
+      if kept is None or inside is None:
+        return inside if kept is None else kept
+      return kept & inside
+    if guide_rows is not None:
+      c = _vectors.inner_products(guide_rows[i], visiting.guide[j])
+    for_columns = None
+    if row_ids is not None:
+      for_columns = row_ids[i][:, None] != visiting.ids[j][None, :]
+    if own_limits is not None:
+      low = c <= visiting.limits[j][None, :]
+      for_columns = low if for_columns is None else for_columns & low
+    if inside is not None:
+      for_columns = inside if for_columns is None else for_columns & inside
+    return kept, for_columns
+
   return ColumnTiles(
       row_blocks,
-      Visiting(column_blocks, column_ids, visiting_where, guide_columns),
+      Visiting(
+          column_blocks, column_ids, visiting_where, guide_columns, own_limits
+      ),
       lambda _: (
           k_rows * k_columns, lambda t: (t // k_columns, t % k_columns)
       ),
       keep,
+      keep_both,
   )
 
 
@@ -212,15 +268,11 @@ def fold(
     keep = tiles.keep(i, j, visiting, c)
     return folds.at[i].set(fold_tile(folds[i], c, keep, i))
 
-  def ring_step(carry, _):
-    visiting, folds = carry
+  def visit(folds, visiting):
     step = functools.partial(tile, visiting)
-    folds = _tiles.visit(step, folds, *tiles.schedule(visiting))
-    return (_devices.pass_on(visiting, axis_name), folds), None
+    return _tiles.visit(step, folds, *tiles.schedule(visiting))
 
-  carry = tiles.visiting, folds
-  (_, folds), _ = _devices.scan_ring(ring_step, carry, axis_name)
-  return folds
+  return _devices.visit_ring(visit, folds, tiles.visiting, axis_name)
 
 
 def cotangents(
@@ -264,21 +316,19 @@ def cotangents(
     to_columns = to_columns.at[j].add(_vectors.product(transposed[i], to_c))
     return sums, to_rows, to_columns
 
-  def ring_step(carry, _):
-    visiting, sums, to_rows, to_columns = carry
-    sums, to_rows, to_columns = _tiles.visit(
+
+  def visit(carry, visiting):
+    to_columns = jnp.zeros_like(jnp.swapaxes(visiting.blocks, 1, 2))
+    *carry, to_columns = _tiles.visit(
         functools.partial(tile, visiting),
-        (sums, to_rows, to_columns),
+        (*carry, _devices.varying_as(to_columns, inputs.rows)),
         *tiles.schedule(visiting),
     )
-    visiting, to_columns = _devices.pass_on((visiting, to_columns), axis_name)
-    return (visiting, sums, to_rows, to_columns), None
+    return tuple(carry), to_columns
 
-  blocks = tiles.visiting.blocks
-  zeros = jnp.zeros_like(tiles.rows), jnp.zeros_like(jnp.swapaxes(blocks, 1, 2))
-  carry = tiles.visiting, *_devices.varying_as((sums, *zeros), inputs.rows)
-  (_, sums, to_rows, to_columns), _ = _devices.scan_ring(
-      ring_step, carry, axis_name
+  carry = _devices.varying_as((sums, jnp.zeros_like(tiles.rows)), inputs.rows)
+  (sums, to_rows), to_columns = _devices.accumulate_ring(
+      visit, lambda x, y, _: x + y, carry, tiles.visiting, axis_name
   )
   to_rows = _blocks.join(to_rows, inputs.rows.shape[0])
   to_columns = _blocks.join(

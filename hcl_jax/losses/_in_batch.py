@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from hcl_jax import _checks
 from hcl_jax import _devices
 from hcl_jax import _vectors
+from hcl_jax.losses import _bidirectional
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _columns
 from hcl_jax.losses import _margin
@@ -24,12 +25,7 @@ from hcl_jax.losses import _positives
 
 # Outside jit, JAX would run operation by operation and trace the scans over
 # tiles at every call.
-_compiled = functools.partial(
-    jax.jit,
-    static_argnames=(
-        'floor', 'axis_name', 'block_size', 'stop_gradient_weights'
-    ),
-)  # fmt: skip
+_STATIC = 'floor', 'axis_name', 'block_size', 'stop_gradient_weights'
 
 
 def simclr_loss(
@@ -175,7 +171,7 @@ def by_pairs(
   return hyperparameters._replace(beta=beta.reshape(2, batch).T)
 
 
-@_compiled
+@functools.partial(jax.jit, static_argnames=_STATIC)
 def _simclr_loss(
     *, z1, z2, labels, hyperparameters, margin, floor, axis_name, block_size,
     stop_gradient_weights,
@@ -312,6 +308,8 @@ def in_batch_loss(
     floor: str = 'sphere',
     labels: jax.Array | None = None,
     ids: jax.Array | None = None,
+    normalize: bool = True,
+    bidirectional: bool = False,
     axis_name: str | None = None,
     mesh: _mesh.Mesh | None = None,
     block_size: int | None = None,
@@ -321,8 +319,8 @@ def in_batch_loss(
 
   This is the loss of :func:`simclr_loss`. The negatives of anchor i are the
   other positives of the global batch and the explicit ``negatives``. For
-  retrieval pass queries and documents; for CLIP average this loss and the one
-  with the towers exchanged.
+  retrieval pass queries and documents. With ``bidirectional``, positive i also
+  looks for anchor i among the other anchors, as in CLIP (:func:`clip_loss`).
 
   With ``ids``, the positives :math:`P_i` of anchor i are all rows of
   ``positives`` with its id, its own among them, and
@@ -348,8 +346,9 @@ def in_batch_loss(
       may be NaN.
     temperature: t > 0. May be traced and learned.
     beta: concentration of the tilt on logits, >= 0: a scalar, or one for each
-      anchor, ``[batch]``. May be traced. None: 2 t, a hardness beta / t of 2;
-      see :func:`simclr_loss`.
+      anchor, ``[batch]``; with ``bidirectional`` that of both directions, or
+      ``[2 batch]``, anchors first. May be traced. None: 2 t, a hardness beta /
+      t of 2; see :func:`simclr_loss`.
     effective_negatives: instead of beta, the share of an anchor's negatives
       that shall count; see :func:`simclr_loss`.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
@@ -366,6 +365,13 @@ def in_batch_loss(
     ids: integers ``[batch]``; rows with the anchor's id are its positives, as
       where a query or a document is in the batch twice. Excludes ``labels``. A
       margin is relative to the anchor's own row and drops no positive.
+    normalize: compare by cosines. False: by inner products, which margin is
+      about, too, but for a guide's cosines. They have no least value, so that
+      ``'sphere'`` is ``'none'``.
+    bidirectional: average the losses of anchor i against positives and of
+      positive i against anchors. Both directions share one similarity matrix
+      (unless it is gathered), so this takes less than two calls. Explicit
+      negatives belong to the anchors.
     axis_name: mapped axis over which the batch is split.
     mesh: mesh whose devices share the rows under ``jit``; see
       :func:`simclr_loss`.
@@ -394,6 +400,7 @@ def in_batch_loss(
   hyperparameters = _nce.read_hyperparameters(
       anchors,
       anchors.shape[:1],
+      *[(2 * anchors.shape[0],)] * bool(bidirectional),
       temperature=temperature,
       beta=beta,
       tau_plus=tau_plus,
@@ -402,6 +409,8 @@ def in_batch_loss(
       floor=floor,
       block_size=block_size,
   )
+  _checks.choice('normalize', normalize, (True, False))
+  _checks.choice('bidirectional', bidirectional, (True, False))
   batch = anchors.shape[0]
   shared, own = _read_negatives(negatives, anchors)
   one_mask = axis_name is not None or mesh is not None
@@ -425,6 +434,12 @@ def in_batch_loss(
           'are positives of each other, those with the same one of labels are '
           'neither positives nor negatives. Leave one out.'
       )
+    if not normalize:
+      raise ValueError(
+          'ids need cosines: with ids, normalize must be True; got '
+          f'normalize={normalize}. Scale the embeddings instead, or use '
+          'hard_nce_loss on logits.'
+      )
   if split is not None and shared is not None:
     if where is not None and where.ndim == 2:
       split = None  # A mask of its own for each row does not go around.
@@ -436,7 +451,7 @@ def in_batch_loss(
       {
           'anchors': anchors,
           'positives': positives,
-          'hyperparameters': hyperparameters,
+          'hyperparameters': by_pairs(hyperparameters, split, batch),
           'margin': _margin.read(
               margin, anchors=anchors, positives=positives
           ),
@@ -447,29 +462,32 @@ def in_batch_loss(
           'ids': ids,
       },
       floor=floor,
+      normalize=bool(normalize),
+      bidirectional=bool(bidirectional),
       axis_name=axis_name,
       block_size=block_size,
       stop_gradient_weights=stop_gradient_weights,
   )
 
 
-@_compiled
+@functools.partial(
+    jax.jit, static_argnames=(*_STATIC, 'normalize', 'bidirectional')
+)
 def _in_batch_loss(
     *, anchors, positives, hyperparameters, margin, shared, own, where, labels,
-    ids, floor, axis_name, block_size, stop_gradient_weights,
+    ids, floor, normalize, bidirectional, axis_name, block_size,
+    stop_gradient_weights,
 ):  # fmt: skip
   batch = anchors.shape[0]
-  anchors, positives = map(_vectors.normalize, (anchors, positives))
-  if margin is not None and margin.guide is not None:
-    rows, partners = margin.guide
-    margin = dataclasses.replace(margin, guide=(rows, partners, partners))
+  prepare = _vectors.normalize if normalize else _vectors.upcast
+  anchors, positives = map(prepare, (anchors, positives))
   columns, own_where = positives, None
   if own is not None:
     if where is not None:
       own_where = jnp.broadcast_to(where, own.shape[:2])
       own = jnp.where(own_where[:, :, None], own, 0)
     own = _vectors.inner_products(
-        anchors[:, None, :], _vectors.normalize(own)
+        anchors[:, None, :], prepare(own)
     ).squeeze(1)
   elif shared is not None:
     if where is not None:
@@ -478,26 +496,32 @@ def _in_batch_loss(
       shared = jnp.where(jnp.any(where, axis=0)[:, None], shared, 0)
       always = ((0, 0), (batch, 0))
       where = jnp.pad(where, always, constant_values=True)
-    columns = jnp.concatenate([columns, _vectors.normalize(shared)])
+    columns = jnp.concatenate([columns, prepare(shared)])
   grouped = _Grouped(None, prior=True) if ids is not None else None
   ids = row_ids(labels if ids is None else ids, batch, axis_name)
-  positive, against = partnered_negatives(
+  directions = (_both_ways if bidirectional else _one_way)(
       _columns.Columns(
           anchors, columns, ids, ids, where if own is None else None
       ),
       positives,
       hyperparameters,
-      partner_columns=jnp.arange(batch),
       grouped=grouped,
       margin=margin,
       own=own,
       own_where=own_where,
       axis_name=axis_name,
       block_size=block_size,
+      normalized=normalize,
       stop_gradient_weights=stop_gradient_weights,
   )
-  loss = _nce.cosine_nce if grouped is None else _positives.nce
-  return loss(positive, against, hyperparameters, floor=floor)
+  if floor == 'sphere' and not normalize:
+    floor = 'none'
+  loss: Any = _nce.cosine_nce if grouped is None else _positives.nce
+  losses = [
+      loss(positive, against, hyperparameters, floor=floor)
+      for positive, against in directions
+  ]
+  return sum(losses) / len(losses)
 
 
 class _Grouped(NamedTuple):
@@ -506,6 +530,124 @@ class _Grouped(NamedTuple):
   own: jax.Array | None  # the column that is the row itself
   prior: bool = False  # whether the loss has a prior term
 
+
+def _one_way(columns, partners, hyperparameters, *, margin, **settings):
+  """Computes positive scores and negatives of rows, a list of one pair."""
+  if margin is not None and margin.guide is not None:
+    rows, others = margin.guide
+    margin = dataclasses.replace(margin, guide=(rows, others, others))
+  direction = partnered_negatives(
+      columns,
+      partners,
+      hyperparameters,
+      partner_columns=jnp.arange(partners.shape[0]),
+      margin=margin,
+      **settings,
+  )
+  return [direction]
+
+
+def _both_ways(
+    columns, partners, hyperparameters, *, grouped, margin, own, own_where,
+    axis_name, block_size, **settings,
+):  # fmt: skip
+  """Computes positives and negatives of rows, and of their partners."""
+  batch = partners.shape[0]
+  one = hyperparameters.beta
+  if one.shape == (batch,):
+    one = jnp.tile(one, 2)
+  elif one.ndim == 2:
+    one = one.T.reshape(-1)
+  betas = one.reshape(2, batch) if one.ndim else (one, one)
+  given = [hyperparameters._replace(beta=x) for x in betas]
+  ids = columns.row_ids
+  swapped = _columns.Columns(partners, columns.rows, ids, ids)
+  ring = axis_name is not None and block_size is not None
+  if grouped is not None or (axis_name is not None and not ring):
+    # Several positives have sums of their own. If rows are gathered, a device
+    # has those of its anchors and of its positives, and no matrix has all.
+    settings |= {'axis_name': axis_name, 'block_size': block_size}
+    settings |= {'grouped': grouped}
+    forward = _one_way(
+        columns, partners, given[0], margin=margin, own=own,
+        own_where=own_where, **settings,
+    )  # fmt: skip
+    if margin is not None and margin.guide is not None:
+      margin = dataclasses.replace(margin, guide=margin.guide[::-1])
+    backward = _one_way(
+        swapped, columns.rows, given[1], margin=margin, **settings
+    )
+    return forward + backward
+  block = _blockwise.choose_block(batch, columns.columns.shape[0], block_size)
+  block = block_size if ring else block
+  if block is None:
+    cosines = _vectors.inner_products(columns.rows, columns.columns)
+    positive = jnp.diagonal(cosines)
+  else:
+    cosines, positive = None, jnp.sum(columns.rows * partners, axis=-1)
+  if margin is not None:
+    compared = positive
+    if margin.guide is not None:
+      guide, others = margin.guide
+      compared = jnp.sum(guide * others, axis=-1)
+      columns = columns._replace(guide_rows=guide, guide_columns=others)
+      swapped = swapped._replace(guide_rows=others, guide_columns=guide)
+    limits = margin.limits(compared)
+    columns = columns._replace(limits=limits)
+    swapped = swapped._replace(limits=limits)
+  directions = [
+      (columns, cosines, {'own': own, 'own_where': own_where}),
+      (swapped, None if cosines is None else cosines[:, :batch].T, {}),
+  ]
+  if hyperparameters.effective_negatives is not None:
+    betas = [
+        _perplexity.of_columns(
+            x,
+            fraction=hyperparameters.effective_negatives,
+            scale=hyperparameters.scale,
+            cosines=scores,
+            block=block,
+            axis_name=axis_name,
+            normalized=settings['normalized'],
+            **only,
+        )
+        for x, scores, only in directions
+    ]
+    hyperparameters = hyperparameters._replace(effective_negatives=None)
+    one = jnp.concatenate(betas)
+  if block is not None:
+    both = _bidirectional.negatives(
+        columns._replace(column_limits=columns.limits),
+        scale=hyperparameters.scale,
+        beta=one,
+        block=block,
+        own=own,
+        own_where=own_where,
+        axis_name=axis_name,
+        **settings,
+    )
+    return [(positive, negatives) for negatives in both]
+  assert cosines is not None
+  if own is not None:
+    return [
+        (
+            positive,
+            _blockwise.negatives_of(
+                x, hyperparameters._replace(beta=beta), cosines=scores,
+                block=None, **only, **settings,
+            ),
+        )
+        for (x, scores, only), beta in zip(directions, betas, strict=True)
+    ]  # fmt: skip
+  forward, backward = _bidirectional.dense_negatives(
+      cosines,
+      _columns.mask_both(columns, swapped, cosines),
+      scale=hyperparameters.scale,
+      beta=one,
+      **settings,
+  )
+  backward = jax.tree.map(lambda x: x[:batch], backward)
+  return [(positive, forward), (positive, backward)]
 
 def partnered_negatives(
     columns: _columns.Columns,
@@ -519,6 +661,7 @@ def partnered_negatives(
     own_where: jax.Array | None = None,
     axis_name: str | None = None,
     block_size: int | None = None,
+    normalized: bool = True,
     stop_gradient_weights: bool = False,
 ) -> tuple[Any, _nce.Negatives]:
   """Computes positive cosines and negatives of rows with partners in columns.
@@ -582,6 +725,7 @@ def partnered_negatives(
       own=own,
       own_where=own_where,
       axis_name=ring_axis,
+      normalized=normalized,
       stop_gradient_weights=stop_gradient_weights,
   )
 

@@ -121,6 +121,7 @@ def of_columns(
     own: jax.Array | None = None,
     own_where: jax.Array | None = None,
     axis_name: str | None = None,
+    normalized: bool = True,
 ) -> jax.Array:
   """Finds the beta of each row for its negatives among columns, ``[batch]``.
 
@@ -144,9 +145,44 @@ def of_columns(
       total = _add(total, own, own_where, scale, betas)
     return total
 
-  # Cosines are at most 2 apart.
-  span = jnp.broadcast_to(2 * scale, rows.shape[:1])
+  if normalized:  # Cosines are at most 2 apart.
+    span = jnp.broadcast_to(2 * scale, rows.shape[:1])
+  else:
+    span = scale * _spans(columns, tiles, cosines, own, own_where, axis_name)
   return stop_gradient(_search(rows, fraction, span, sums))
+
+
+def _spans(columns, tiles, cosines, own, own_where, axis_name):
+  """Returns the largest difference of each row's scores, ``[rows]``."""
+  rows = columns.rows
+
+  def extend(ends, scores, keep):
+    if keep is None:
+      keep = jnp.ones_like(scores, dtype=bool)
+    top = jnp.max(scores, axis=1, where=keep, initial=-jnp.inf)
+    bottom = jnp.min(scores, axis=1, where=keep, initial=jnp.inf)
+    return jnp.stack(
+        [jnp.maximum(ends[0], top), jnp.minimum(ends[1], bottom)]
+    )
+
+  infinite = jnp.full(rows.shape[:1], jnp.inf, rows.dtype)
+  ends = _devices.varying_as(jnp.stack([-infinite, infinite]), rows)
+  if tiles is None:
+    ends = extend(ends, cosines, _columns.mask(columns, cosines))
+  else:
+    block = tiles.rows.shape[1]
+    split = jax.vmap(lambda x: _blocks.split(x, block), out_axes=1)
+    ends = _columns.fold(
+        tiles,
+        split(ends),
+        lambda ends, c, keep, i: extend(ends, c, keep),
+        axis_name,
+    )
+    ends = jnp.swapaxes(ends, 0, 1).reshape(2, -1)[:, : rows.shape[0]]
+  if own is not None:
+    ends = extend(ends, own, own_where)
+  top, bottom = ends
+  return jnp.where(top > bottom, top - bottom, 0)
 
 
 class _Inputs(NamedTuple):

@@ -421,7 +421,7 @@ def _split(inputs, block):
     return _consecutive(start, count)
 
   rows = _blocks.split(inputs.rows, row_block)
-  return _columns.ColumnTiles(rows, visiting, schedule, same)
+  return _columns.ColumnTiles(rows, visiting, schedule, same, same)
 
 
 def _tiled_primal(inputs, scan):

@@ -4,9 +4,12 @@
 A tile is folded relative to its running row peaks. If 1 + beta is so small for
 the temperature that no tilt of a cosine underflows, and the temperature is at
 most 16, it is folded relative to the constant 1 instead: then one pair of
-exponentials serves both rows and columns.
+exponentials serves both rows and columns. Inner products of embeddings that
+are not unit vectors have no such bound, and are always folded relative to
+peaks.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -24,7 +27,12 @@ _MAX_EXPONENT = 60.0
 _MAX_BETA = 16.0
 # There e^{s-A} - 1 has an error of ulps times the temperature.
 _MIN_SCALE = 1 / 16
-BELOW = -2.0
+# Below every cosine; below every inner product, and finite times any scale.
+BELOW, FAR_BELOW = -2.0, -1e18
+
+
+# Of sides: rows that are not there have cotangent 0 and divide by 1.
+PADDING = 0, 1, 1, 0
 
 
 class Side(NamedTuple):
@@ -42,15 +50,14 @@ class Side(NamedTuple):
 
   def in_blocks(self, block):
     """Returns stacked blocks, ``[k, 4, block]``; padding has cotangent 0."""
-    padding = 0, 1, 1, 0
     padded = [
         _blocks.split(x, block, fill)
-        for x, fill in zip(self, padding, strict=True)
+        for x, fill in zip(self, PADDING, strict=True)
     ]
     return jnp.stack(padded, axis=1)
 
 
-def visit(step, carry, number, place):
+def visit(step, carry, number, place) -> Any:
   """Scans over tiles.
 
   Args:
@@ -129,7 +136,12 @@ def _groups(sides, axes, keep, beta):
   ]
 
 
-def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
+def lowest(normalized: bool) -> float:
+  """Returns a number below all scores."""
+  return BELOW if normalized else FAR_BELOW
+
+
+def fold_tile(folds, c, keep, scale, beta, *, axes=(1,), normalized=True):
   """Adds a tile to folds.
 
   Args:
@@ -139,6 +151,7 @@ def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
     scale: 1 / temperature.
     beta: concentration: a scalar, or a tuple of vectors, one along each side.
     axes: axes to fold along; 1 gives the tile's rows, 0 its columns.
+    normalized: whether c are cosines, or inner products of any vectors.
 
   Returns:
     The folds with the tile, stacked.
@@ -165,19 +178,23 @@ def fold_tile(folds, c, keep, scale, beta, *, axes=(1,)):
     for group, group_axes, kept, b in _groups(folds, axes, keep, beta):
       for fold, axis in zip(group, group_axes, strict=True):
         new = tilting.fold(
-            c, scale, b, kept, axis=axis, lowest=BELOW
+            c, scale, b, kept, axis=axis, lowest=lowest(normalized)
         )
         along = jnp.squeeze(b, axis) if b.ndim else b
         merged = tilting.merge(tilting.Fold(*fold), new, scale, along)
         added.append(jnp.stack(merged))
     return _devices.varying_as(tuple(added), c)
 
-  bounded = _is_bounded(scale, beta)
   operands = tuple(folds), c, keep, beta
+  if not normalized:
+    return about_peak(*operands)
+  bounded = _is_bounded(scale, beta)
   return lax.cond(bounded, about_one, about_peak, *operands)
 
 
-def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
+def tile_cotangents(
+    sides, c, keep, scale, beta, *, frozen, axes=(1,), normalized=True
+):
   """Computes cotangents of a tile's cosines, scale and beta.
 
   Args:
@@ -188,10 +205,11 @@ def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
     beta: concentration: a scalar, or a tuple of vectors, one along each side.
     frozen: whether the weights are constants.
     axes: 1 for the side of the tile's rows, 0 for that of its columns.
+    normalized: whether c are cosines, or inner products of any vectors.
 
   Returns:
     The cotangent of c, and the tile's parts of the cotangents of scale (with
-    log_mean relative to 1) and beta.
+    log_mean relative to 1, or to the peak unless ``normalized``) and beta.
   """
 
   def about_one(sides, c, keep, beta):
@@ -217,27 +235,80 @@ def tile_cotangents(sides, c, keep, scale, beta, *, frozen, axes=(1,)):
 
   def about_peak(sides, c, keep, beta):
     to_logits, to_betas = jnp.zeros_like(c), []
+    to_scale = jnp.zeros_like(scale)
     for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
       for side, axis in zip(group, group_axes, strict=True):
         side = Side(*(jnp.expand_dims(x, axis) for x in side))
         # A masked cosine may be far above the peak: 0 * inf is NaN.
-        d = _kept(scale * (c - side.peak), kept)
+        below = _kept(c - side.peak, kept)
+        d = scale * below
         weights = _kept(jnp.exp(b * d), kept) / side.low
         slope, gain = tilting.tilt_slopes(
             weights, d - side.log_mean, b, frozen
         )
         to_logits = to_logits + side.cotangent * slope
+        to_scale = to_scale + jnp.sum(side.cotangent * slope * below)
         to_betas.append(_reduced(side.cotangent * gain * d, b, (axis,)))
-    to_scale = jnp.sum(to_logits * (c - 1))
+    if normalized:
+      to_scale = jnp.sum(to_logits * (c - 1))
     return scale * to_logits, to_scale, _joined(to_betas, beta)
 
-  bounded = _is_bounded(scale, beta)
-  to_c, to_scale, to_beta = lax.cond(
-      bounded, about_one, about_peak, tuple(sides), c, keep, beta
-  )
+  operands = tuple(sides), c, keep, beta
+  if normalized:
+    bounded = _is_bounded(scale, beta)
+    found = lax.cond(bounded, about_one, about_peak, *operands)
+  else:
+    found = about_peak(*operands)
+  to_c, to_scale, to_beta = found
   if frozen:
     to_beta = jax.tree.map(jnp.zeros_like, to_beta)
   return to_c, to_scale, to_beta
+
+
+def tile_slopes(sides, c, keep, scale, beta, *, frozen, axes, normalized):
+  """Computes the slopes of log_mean along axes of a tile.
+
+  Arguments are those of :func:`tile_cotangents`; cotangents are not used.
+
+  Returns:
+    For each axis the slopes by logits, ``[rows, columns]``, and the slope by
+    beta of each row or column.
+  """
+
+  def about_one(sides, c, keep, beta):
+    d = scale * (c - 1)
+    one = jnp.exp(d)
+    found = []
+    for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
+      low = _kept(jnp.exp(b * d), kept)
+      for side, axis in zip(group, group_axes, strict=True):
+        across = Side(*(jnp.expand_dims(x, axis) for x in side))
+        rise = scale * (1 - across.peak)
+        weights = low * (jnp.exp(b * rise) / across.low)
+        tilt = one * jnp.exp(rise - across.log_mean)
+        slope = weights * (tilt if frozen else (1 + b) * tilt - b)
+        gain = jnp.sum(weights * (tilt - 1) * d, axis=axis)
+        found.append((slope, gain))
+    return _devices.varying_as(tuple(found), c)
+
+  def about_peak(sides, c, keep, beta):
+    found = []
+    for group, group_axes, kept, b in _groups(sides, axes, keep, beta):
+      for side, axis in zip(group, group_axes, strict=True):
+        across = Side(*(jnp.expand_dims(x, axis) for x in side))
+        d = scale * _kept(c - across.peak, kept)
+        weights = _kept(jnp.exp(b * d), kept) / across.low
+        slope, gain = tilting.tilt_slopes(
+            weights, d - across.log_mean, b, frozen
+        )
+        found.append((slope, jnp.sum(gain * d, axis=axis)))
+    return _devices.varying_as(tuple(found), c)
+
+  operands = tuple(sides), c, keep, beta
+  if not normalized:
+    return about_peak(*operands)
+  bounded = _is_bounded(scale, beta)
+  return lax.cond(bounded, about_one, about_peak, *operands)
 
 
 def _reduced(tile, beta, axes):
@@ -245,7 +316,7 @@ def _reduced(tile, beta, axes):
   return jnp.sum(tile, axis=axes[0]) if beta.ndim else jnp.sum(tile)
 
 
-def _joined(to_betas, beta):
+def _joined(to_betas, beta) -> Any:
   """Returns cotangents like ``beta``: a tuple of vectors, or their sum."""
   return tuple(to_betas) if isinstance(beta, tuple) else sum(to_betas)
 
@@ -254,8 +325,8 @@ def _kept(values, keep):
   return values if keep is None else jnp.where(keep, values, 0)
 
 
-def nothing(shape, like) -> jax.Array:
-  """Returns stacked folds of no cosines, ``[5, *shape]``."""
+def nothing(shape, like, normalized: bool = True) -> jax.Array:
+  """Returns stacked folds of no scores, ``[5, *shape]``."""
   zeros = jnp.zeros(shape, like.dtype)
-  empty = tilting.Fold(zeros + BELOW, zeros, zeros, zeros, zeros)
+  empty = tilting.Fold(zeros + lowest(normalized), zeros, zeros, zeros, zeros)
   return _devices.varying_as(jnp.stack(empty), like)

@@ -10,6 +10,24 @@ import numpy as np
 
 from benchmarks import program
 
+_SCHEDULED = """
+%body (p: (f32[4])) -> (f32[4]) {
+  %p = (f32[4]) parameter(0)
+  %x = f32[4] get-tuple-element(%p), index=0
+  %y = f32[4] convolution(%x, %x), dim_labels=bf_io->bf
+  ROOT %t = (f32[4]) tuple(%y)
+}
+ENTRY %main (a: f32[4]) -> f32[4] {
+  %a = f32[4] parameter(0)
+  %early = (f32[4], f32[4]) collective-permute-start(%a)
+  %empty = (f32[4], f32[4]) collective-permute-start(%a)
+  %came = f32[4] collective-permute-done(%empty)
+  %begin = (f32[4]) tuple(%a)
+  %loop = (f32[4]) while(%begin), condition=%cond, body=%body
+  ROOT %end = f32[4] collective-permute-done(%early)
+}
+"""
+
 
 def _count(function, *shapes):
   arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -51,6 +69,10 @@ class ProgramTest(parameterized.TestCase):
 
     with self.assertRaisesRegex(ValueError, 'no known trip count'):
       _count(until, (40, 40))
+
+  def test_transfers_that_a_loop_hides(self):
+    found = program.transfers(_SCHEDULED)
+    self.assertEqual(found, [('main', True), ('main', False)])
 
   def test_the_larger_branch_counts(self):
     def either(x, y):

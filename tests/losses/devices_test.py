@@ -287,7 +287,8 @@ class DevicesTest(testing.LossTest):
       compiled = jax.jit(jax.grad(loss, (0, 1))).lower(shape, shape).compile()
       return compiled.memory_analysis().temp_size_in_bytes
 
-    self.assertLessEqual(temporaries(8, 64), 1.1 * temporaries(2, 64))
+    # Of more than two, one block comes in while another is computed with.
+    self.assertLessEqual(temporaries(8, 64), 1.1 * temporaries(4, 64))
     self.assertGreater(temporaries(8, None), 2 * temporaries(8, 64))
 
 

@@ -38,15 +38,20 @@ _CASES = {
         (_Z, _Z),
     ),
 }  # fmt: skip
+_REQUIRED = {'clip_loss': {'logit_scale': 10.0}}
 for _block_size in (None, 4):
   for _name, _arrays in {
       'simclr_loss': (_Z, _Z),
       'in_batch_loss': (_Z, _Z),
       'sigmoid_loss': (_Z, _Z),
+      'clip_loss': (_Z, _Z),
       'moco_loss': (_Z, _Z, jax.ShapeDtypeStruct((32, 8), jnp.float32)),
   }.items():
     _CASES[f'{_name}_{_block_size}'] = (
-        functools.partial(getattr(losses, _name), block_size=_block_size),
+        functools.partial(
+            getattr(losses, _name), block_size=_block_size,
+            **_REQUIRED.get(_name, {}),
+        ),
         _arrays,
     )
   _CASES[f'supcon_loss_{_block_size}'] = (
