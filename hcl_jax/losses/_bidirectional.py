@@ -211,6 +211,7 @@ _scan = jax.custom_vjp(_scan_primal, nondiff_argnums=(1,))
 def _scan_fwd(inputs, scan):
   rows, own, own_where, scale, beta = inputs.columns.rows, *inputs[1:]
   tiles, row_betas, visiting = _tiles_of(inputs, scan)
+  bounded = _tiles.all_bounded(scale, beta, scan.axis_name)
 
   def nothing(blocks):
     empty = _tiles.nothing(blocks.shape[:2], rows, scan.normalized)
@@ -227,6 +228,7 @@ def _scan_fwd(inputs, scan):
         _betas(beta, row_betas, visiting, i, j),
         axes=(1, 0),
         normalized=scan.normalized,
+        bounded=bounded,
     )
     return of_rows.at[i].set(row), of_columns.at[j].set(column)
 
@@ -290,6 +292,7 @@ def _scan_bwd(scan, residuals, cotangents):
       scale=scale,
       frozen=scan.frozen,
       normalized=scan.normalized,
+      bounded=_tiles.all_bounded(scale, beta, scan.axis_name),
   )
 
   def tile(visiting, carry, ij):

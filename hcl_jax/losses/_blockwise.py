@@ -338,6 +338,7 @@ def _gram_tiles(inputs, scan):
 def _gram_fwd(inputs, scan):
   z, scale = inputs.z, inputs.scale
   tiles = _gram_tiles(inputs, scan)
+  bounded = _tiles.all_bounded(inputs.scale, inputs.beta, scan.axis_name)
   blocks = tiles.blocks
   n = z.shape[0] * _devices.axis_size(scan.axis_name)
 
@@ -347,7 +348,9 @@ def _gram_fwd(inputs, scan):
     c = _vectors.inner_products(blocks[i], blocks[i])
     keep = tiles.keep(i, i, there, c, (1,), on_diagonal=True)
     beta = tiles.beta(i, i, (1,))
-    (fold,) = _tiles.fold_tile((folds[i],), c, keep, scale, beta)
+    (fold,) = _tiles.fold_tile(
+        (folds[i],), c, keep, scale, beta, bounded=bounded
+    )
     partners = jnp.sum(jnp.where(tiles.partners & there, c, 0), axis=1)
     return (folds.at[i].set(fold), positive.at[i].add(partners)), None
 
@@ -362,6 +365,7 @@ def _gram_fwd(inputs, scan):
         scale,
         tiles.beta(i, j, axes),
         axes=axes,
+        bounded=bounded,
     )
     return folds.at[i].set(row).at[j].set(column)
 
@@ -409,6 +413,7 @@ def _gram_bwd(scan, residuals, cotangents):
   z, scale, beta = inputs.z, inputs.scale, inputs.beta
   _, cotangent, _, positive_cotangent = cotangents
   tiles = _gram_tiles(inputs, scan)
+  bounded = _tiles.all_bounded(inputs.scale, inputs.beta, scan.axis_name)
   blocks = tiles.blocks
   transposed = jnp.swapaxes(blocks, 1, 2)
   side = _tiles.Side.of(cotangent, peak, low, log_mean)
@@ -427,6 +432,7 @@ def _gram_bwd(scan, residuals, cotangents):
         tiles.beta(i, j, axes),
         frozen=scan.frozen,
         axes=axes,
+        bounded=bounded,
     )
 
   def added(sums, parts, i, j, share):

@@ -103,9 +103,22 @@ def pairs_of_blocks(k):
 
 
 def _is_bounded(scale, beta):
+  """Returns whether tiles are folded relative to the constant 1."""
   beta = jnp.max(jnp.stack([jnp.max(x) for x in jax.tree.leaves(beta)]))
   exact = (beta <= _MAX_BETA) & (scale >= _MIN_SCALE)
   return exact & (2 * (1 + beta) * scale <= _MAX_EXPONENT)
+
+
+def all_bounded(scale, beta, axis_name=None):
+  """Returns whether all tiles are folded relative to the constant 1.
+
+  The tiles of a row, and those of a column, must agree. Where betas differ
+  along both, it is decided once for the tiles of all devices.
+  """
+  most = jnp.max(beta)
+  if beta.ndim and axis_name is not None:
+    most = lax.pmax(most, axis_name)
+  return _is_bounded(scale, most)
 
 
 def _groups(sides, axes, keep, beta):
@@ -141,7 +154,9 @@ def lowest(normalized: bool) -> float:
   return BELOW if normalized else FAR_BELOW
 
 
-def fold_tile(folds, c, keep, scale, beta, *, axes=(1,), normalized=True):
+def fold_tile(
+    folds, c, keep, scale, beta, *, axes=(1,), normalized=True, bounded=None
+):
   """Adds a tile to folds.
 
   Args:
@@ -152,6 +167,7 @@ def fold_tile(folds, c, keep, scale, beta, *, axes=(1,), normalized=True):
     beta: concentration: a scalar, or a tuple of vectors, one along each side.
     axes: axes to fold along; 1 gives the tile's rows, 0 its columns.
     normalized: whether c are cosines, or inner products of any vectors.
+    bounded: of :func:`all_bounded`; None: by the beta of the tile.
 
   Returns:
     The folds with the tile, stacked.
@@ -188,13 +204,15 @@ def fold_tile(folds, c, keep, scale, beta, *, axes=(1,), normalized=True):
   operands = tuple(folds), c, keep, beta
   if not normalized:
     return about_peak(*operands)
-  bounded = _is_bounded(scale, beta)
+  if bounded is None:
+    bounded = _is_bounded(scale, beta)
   return lax.cond(bounded, about_one, about_peak, *operands)
 
 
 def tile_cotangents(
-    sides, c, keep, scale, beta, *, frozen, axes=(1,), normalized=True
-):
+    sides, c, keep, scale, beta, *, frozen, axes=(1,), normalized=True,
+    bounded=None,
+):  # fmt: skip
   """Computes cotangents of a tile's cosines, scale and beta.
 
   Args:
@@ -206,6 +224,7 @@ def tile_cotangents(
     frozen: whether the weights are constants.
     axes: 1 for the side of the tile's rows, 0 for that of its columns.
     normalized: whether c are cosines, or inner products of any vectors.
+    bounded: of :func:`all_bounded`; None: by the beta of the tile.
 
   Returns:
     The cotangent of c, and the tile's parts of the cotangents of scale (with
@@ -255,7 +274,8 @@ def tile_cotangents(
 
   operands = tuple(sides), c, keep, beta
   if normalized:
-    bounded = _is_bounded(scale, beta)
+    if bounded is None:
+      bounded = _is_bounded(scale, beta)
     found = lax.cond(bounded, about_one, about_peak, *operands)
   else:
     found = about_peak(*operands)

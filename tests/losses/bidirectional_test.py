@@ -124,6 +124,22 @@ class BidirectionalTest(testing.LossTest):
           slopes['beta'][place], slope / 2e-4, rtol=1e-3, atol=1e-6
       )
 
+  @parameterized.parameters(2, 4)
+  def test_betas_that_would_fold_tiles_in_two_ways(self, block_size):
+    """Some tiles alone would be folded relative to 1, others to peaks."""
+    z1, z2 = testing.views(16, 4)
+    betas = np.float32(3 * np.tile([1, 1, 0, 0], 8))
+    for loss in (
+        losses.simclr_loss,
+        functools.partial(losses.in_batch_loss, bidirectional=True),
+    ):
+      given = {'beta': betas, 'temperature': 0.05, 'tau_plus': 0.0}
+      self.assert_close(
+          loss(z1, z2, block_size=block_size, **given),
+          loss(z1, z2, block_size=100, **given),
+          1e-4,
+      )
+
   def test_other_numbers_of_betas_are_refused(self):
     z1, z2 = testing.views(7, 4)
     with self.assertRaisesRegex(ValueError, r'\(7,\) or \(14,\); got \(8,\)'):
