@@ -16,7 +16,7 @@ def clip_loss(
     text_embeddings: jax.Array,
     *,
     logit_scale: ArrayLike,
-    beta: ArrayLike | None = 0.0,
+    beta: ArrayLike | None = None,
     effective_negatives: ArrayLike | None = None,
     tau_plus: ArrayLike = 0.0,
     positive_weight: ArrayLike = 1.0,
@@ -50,7 +50,7 @@ def clip_loss(
       the factor itself: if you learn its logarithm t', pass ``jnp.exp(t')``.
     beta: concentration of the tilt on logits, >= 0: a scalar, one for each
       pair, ``[batch]``, or ``[2 batch]``, images first. May be traced. None:
-      2 / logit_scale, as in :func:`in_batch_loss`.
+      0, CLIP.
     effective_negatives: instead of beta, the share of an anchor's negatives
       that shall count; see :func:`simclr_loss`.
     tau_plus: probability that a negative is a positive, in ``[0, 1)``.
@@ -89,9 +89,8 @@ def clip_loss(
   if isinstance(logit_scale, jax.Array):
     dtype = _vectors.compute_dtype(image_embeddings.dtype)
     logit_scale = logit_scale.astype(dtype)
-  # The default of beta, which excludes nothing here.
-  if effective_negatives is not None and isinstance(beta, float) and beta == 0:
-    beta = None
+  if beta is None and effective_negatives is None:
+    beta = 0.0
   if margin is not None:
     margin = _margin.read(
         margin,

@@ -246,6 +246,30 @@ class PositivesTest(testing.LossTest):
       expected = reference.in_batch(*arrays, ids=_LABELS, **oracle, **given)
       self._check('in_batch', actual, expected, 3e-5)
 
+  @parameterized.parameters(*_BLOCKS)
+  def test_both_directions(self, block_size):
+    z1, z2 = testing.views(11, 4)
+    given = {
+        'temperature': 0.3, 'beta': 1.5, 'tau_plus': 0.1,
+        'negatives': testing.normal(3, 4, seed=2),
+    }  # fmt: skip
+
+    def mean(z1, z2):
+      values = losses.in_batch_loss(
+          z1, z2, ids=_LABELS, bidirectional=True, block_size=block_size,
+          **given,
+      )  # fmt: skip
+      return values.mean(), values
+
+    grads, values = jax.jit(jax.grad(mean, (0, 1), has_aux=True))(z1, z2)
+    expected, *expected_grads = reference.in_batch(
+        z1, z2, ids=_LABELS, bidirectional=True, **given
+    )
+    self.assert_close(values, expected)
+    self.assert_same_gradient(
+        grads, tuple(np.array(g) for g in expected_grads), 1e-5
+    )
+
   def test_effective_negatives(self):
     z1, z2 = testing.views(24, 6)
     ids = np.arange(24) % 9
@@ -356,6 +380,12 @@ class PositivesTest(testing.LossTest):
     values = jax.jit(jax.vmap(loss))(betas, labels)
     for value, beta, ids in zip(values, betas, labels, strict=True):
       np.testing.assert_allclose(value, loss(beta, ids), 1e-5, 1e-6)
+
+  def test_ids_need_cosines(self):
+    with self.assertRaisesRegex(ValueError, 'normalize must be True'):
+      losses.in_batch_loss(
+          *testing.views(4, 3), ids=np.array([0, 0, 1, 2]), normalize=False
+      )
 
   def test_bad_arguments(self):
     z1, z2 = testing.views(4, 3)
