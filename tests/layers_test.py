@@ -207,8 +207,8 @@ class LayersTest(parameterized.TestCase):
       self.assertTrue(getattr(hcl_jax, name).__doc__, name)
 
   @parameterized.parameters(
-      '_nce', '_in_batch', '_queue', '_infograph', '_quick_thoughts',
-      '_sigmoid', '_supcon',
+      '_nce', '_simclr', '_in_batch', '_queue', '_infograph', '_quick_thoughts',
+      '_sigmoid', '_supcon', '_clip', '_perplexity',
   )
   def test_examples_of_losses(self, name):
     result = doctest.testmod(importlib.import_module(f'hcl_jax.losses.{name}'))

@@ -3,7 +3,6 @@
 
 from hcl_jax.losses._clip import clip_loss
 from hcl_jax.losses._in_batch import in_batch_loss
-from hcl_jax.losses._in_batch import simclr_loss
 from hcl_jax.losses._infograph import infograph_loss
 from hcl_jax.losses._margin import Margin
 from hcl_jax.losses._nce import clipped_beta
@@ -15,6 +14,7 @@ from hcl_jax.losses._queue import moco_loss
 from hcl_jax.losses._quick_thoughts import quick_thoughts_clamp_fraction
 from hcl_jax.losses._quick_thoughts import quick_thoughts_loss
 from hcl_jax.losses._sigmoid import sigmoid_loss
+from hcl_jax.losses._simclr import simclr_loss
 from hcl_jax.losses._supcon import supcon_loss
 
 __all__ = (

@@ -28,8 +28,8 @@ from hcl_jax import _devices
 from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _columns
-from hcl_jax.losses import _in_batch
 from hcl_jax.losses import _mesh
+from hcl_jax.losses import _partners
 
 _BELOW_COSINES = -2.0
 # Ways of computing a tile, by beta: all tilts are 1; drops may have an error of
@@ -147,7 +147,7 @@ def _sigmoid_loss(
 ):  # fmt: skip
   rows, columns = _vectors.normalize(z1), _vectors.normalize(z2)
   positive = jnp.sum(rows * columns, axis=-1)
-  row_ids = column_ids = _in_batch.row_ids(labels, z1.shape[0], axis_name)
+  row_ids = column_ids = _partners.row_ids(labels, z1.shape[0], axis_name)
   ring = axis_name is not None and block_size is not None
   if axis_name is not None and not ring:
     columns, column_ids = (

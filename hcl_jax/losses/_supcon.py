@@ -10,10 +10,11 @@ from jax.typing import ArrayLike
 from hcl_jax import _checks
 from hcl_jax import _devices
 from hcl_jax.losses import _blockwise
-from hcl_jax.losses import _in_batch
 from hcl_jax.losses import _mesh
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _partners
 from hcl_jax.losses import _positives
+from hcl_jax.losses import _simclr
 
 
 def supcon_loss(
@@ -116,7 +117,9 @@ def supcon_loss(
           'z1': z1,
           'z2': z2,
           'labels': _checks.labels('labels', labels, (batch,)),
-          'hyperparameters': _in_batch.by_pairs(hyperparameters, split, batch),
+          'hyperparameters': _partners.by_pairs(
+              hyperparameters, split, batch
+          ),
       },
       axis_name=axis_name,
       block_size=block_size,
@@ -132,7 +135,7 @@ def _supcon_loss(
     *, z1, z2, labels, hyperparameters, axis_name, block_size,
     stop_gradient_weights,
 ):  # fmt: skip
-  positives, negatives = _in_batch.two_views(
+  positives, negatives = _simclr.two_views(
       z1,
       z2,
       labels,
