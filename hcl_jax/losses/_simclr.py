@@ -15,6 +15,7 @@ from hcl_jax import _devices
 from hcl_jax import _vectors
 from hcl_jax.losses import _blockwise
 from hcl_jax.losses import _columns
+from hcl_jax.losses import _gram
 from hcl_jax.losses import _margin
 from hcl_jax.losses import _mesh
 from hcl_jax.losses import _nce
@@ -230,7 +231,7 @@ def two_views(
           block=block,
       )
       hyperparameters = hyperparameters._replace(beta=beta)
-    positive, negatives = _blockwise.gram_negatives(
+    positive, negatives = _gram.negatives(
         z1,
         z2,
         labels,
