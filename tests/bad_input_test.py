@@ -418,7 +418,8 @@ class PrepareTest(BadInputTest):
     )  # fmt: skip
     self.assertEqual(done.status, 2)
     last = done.err.splitlines()[-1]  # after the progress
-    self.assertIn('1 unreadable image files: broken/x.png', last)
+    self.assertIn('1 unreadable image file: broken/x.png', last)
+    self.assertEndsWith(last, '; --skip_unreadable omits such')
     self.assertEqual(_contents(), before)
 
   @parameterized.parameters(
@@ -443,6 +444,7 @@ class PrepareTest(BadInputTest):
       ('x', '--arrays=low_labels', '-1 or more'),
       ('x', '--arrays=large_labels', 'number the classes through'),
       ('x', '--images=nothing', 'there is no folder nothing'),
+      ('x', '--images=a_file', 'there is no folder a_file: it is a file; unpa'),
       ('x', '--images=empty', 'empty holds no images'),
       ('cifar10', '--images=empty', 'names a known data set'),
       ('tu_graphs/TOY2', '--graphs=nothing', 'no file or folder nothing'),

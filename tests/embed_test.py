@@ -138,6 +138,9 @@ class ImagesTest(looping.LoopTest):
     np.testing.assert_allclose(
         by_file[1], encoder(self.data.test.array[:1])[0], atol=1e-5
     )
+    with Image.open(folder / 'black.jpg') as black:
+      by_image = encoder([np.asarray(black), Image.fromarray(first)])
+    np.testing.assert_array_equal(by_image, by_file)
     rows, names = encoder.read(folder / 'images.npy')
     self.assertEqual((len(rows), names), (3, ['0', '1', '2']))
     for rows, words in (
@@ -148,6 +151,8 @@ class ImagesTest(looping.LoopTest):
     ):
       with self.assertRaisesRegex(ValueError, words):
         encoder(rows)
+    with self.assertRaisesRegex(TypeError, r'rows\[1\] must be a PIL im'):
+      encoder([first, first / 255])
     before = output.read_bytes()
     for given, words in (
         ({'source': 'nowhere'}, 'there is no file or folder nowhere'),

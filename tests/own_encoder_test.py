@@ -195,7 +195,7 @@ class RunsTest(_OwnTest):
 class ErrorsTest(_OwnTest):
 
   @parameterized.parameters(
-      ('nowhere:x', "there is no module 'nowhere'; run the command in"),
+      ('nowhere:x', "there is no module 'nowhere'; .*add it to sys.path"),
       ('tests.support.nowhere:x', 'no module .tests.support.nowhere'),
       (_path('missing'), "found nothing by the name 'missing'"),
       (_path('NOT_CALLABLE'), "found int by the name 'NOT_CALLABLE'"),

@@ -191,7 +191,7 @@ class CommandTest(parameterized.TestCase):
     self.assertEqual(status, 0, err)
     self.assertRegex(out, r' TREC/accuracy +MRPC/accuracy +MRPC/f1\n')
     self.assertRegex(out, r'step 3 +\d+\.\d\d ± \d+\.\d\d %')
-    self.assertIn('tasks: step 20/20', err)
+    self.assertIn('tasks: 20/20 folds', err)
     scores = json.loads((self.workdir / 'evaluation.json').read_text())
     scores = scores[str(self.workdir)]['3']
     self.assertIn(scores['TREC/choice']['c'], [2.0**k for k in range(9)])
@@ -217,7 +217,7 @@ class CommandTest(parameterized.TestCase):
     self.assertEqual(first, sentence)
     self.assertLen(found, 3)
     self.assertEqual(found[0], f' 1.0000  {sentence}')
-    self.assertIn('embed: step 72/72', err)
+    self.assertIn('embed: 72/72 sentences', err)
 
     other = self.directory / 'other.txt'
     other.write_text('w1 w2\n\nw40 w41 w42\n')

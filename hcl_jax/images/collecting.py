@@ -52,6 +52,21 @@ def collect(data: Any) -> dict[str, image_data.Images]:
   }
 
 
+def fit_each(
+    name: str, images: Iterable[Any], size: tuple[int, int]
+) -> np.ndarray:
+  """Returns images as an array of one size, (width, height).
+
+  They are PIL images or uint8 arrays ``[height, width, 3]`` or ``[height,
+  width]``; one that is as large already is left as it is.
+
+  Raises:
+    TypeError: one of them is no such image; the message has its name.
+  """
+  given = [_read_image(f'{name}[{i}]', x) for i, x in enumerate(images)]
+  return np.stack([np.asarray(fitting.fit(x, size)) for x in given])
+
+
 def _hold_out(images, labels):
   """Returns images and labels of two splits."""
   order = np.random.default_rng(0).permutation(len(images))

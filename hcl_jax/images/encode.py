@@ -11,6 +11,7 @@ import ml_collections
 import numpy as np
 
 from hcl_jax.images import arrays
+from hcl_jax.images import collecting
 from hcl_jax.images import data as image_data
 from hcl_jax.images import evaluate
 from hcl_jax.images import fitting
@@ -34,8 +35,9 @@ def make(
 ) -> encoder_lib.Parts:
   """Makes the encoder of a configuration, without its parameters.
 
-  It takes images of the size of the run: an array, uint8 ``[n, height, width,
-  3]``, or paths of files, which are scaled and cropped to that size.
+  It takes images of the size of the run, an array, uint8 ``[n, height, width,
+  3]``, or lists, which are scaled and cropped to that size: of paths of files,
+  or of PIL images and uint8 arrays ``[height, width, 3]`` of any sizes.
   """
   task = image_tasks.create(config, total_steps=1, steps_per_epoch=1)
   shape = tuple(inputs['image_shape'])
@@ -106,18 +108,19 @@ def _read_rows(rows, shape):
   """Returns images to embed, as ``Images`` or :class:`Files`."""
   if isinstance(rows, (str, os.PathLike)):
     rows = [rows]
-  if isinstance(rows, Sequence) and all(
-      isinstance(x, (str, os.PathLike)) for x in rows
-  ):
+  if isinstance(rows, Sequence):
     if not rows:
       raise ValueError('rows must be one image or more, got none.')
-    return Files(rows, shape)
+    if all(isinstance(x, (str, os.PathLike)) for x in rows):
+      return Files(rows, shape)
+    size = shape[1], shape[0]
+    return image_data.Images(collecting.fit_each('rows', rows, size))
   images = np.asarray(rows)
   if images.dtype != np.uint8 or images.shape[1:] != shape or not len(images):
     raise ValueError(
         f'rows must be uint8 images [n, {", ".join(map(str, shape))}], as the '
-        'run was trained on, or paths of image files, which are brought to '
-        f'that size; got {images.dtype} {list(images.shape)}.'
+        'run was trained on, or a list of images or paths, which are brought '
+        f'to that size; got {images.dtype} {list(images.shape)}.'
     )
   return image_data.Images(images)
 

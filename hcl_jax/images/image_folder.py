@@ -76,7 +76,9 @@ def scan(folder: pathlib.Path, *, test_fraction: float = 0.1) -> Layout:
     ValueError: the layout is none of those above.
   """
   if not folder.is_dir():
-    raise FileNotFoundError(f'there is no folder {folder}.')
+    is_file = ': it is a file; unpack an archive and give its folder'
+    hint = is_file if folder.exists() else ''
+    raise FileNotFoundError(f'there is no folder {folder}{hint}.')
   if not 0 <= test_fraction < 1:
     raise ValueError(f'test_fraction must be in [0, 1), got {test_fraction}.')
   ignored = []
@@ -190,7 +192,8 @@ class ImageFolder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         example['label'] = classes.get(file.class_name, -1)
       yield file.key, example
     if self.unreadable and not (self._skip_unreadable and readable):
-      raise UnreadableImagesError(_name_files(self.unreadable))
+      remedy = '' if self._skip_unreadable else '; --skip_unreadable omits such'
+      raise UnreadableImagesError(_name_files(self.unreadable) + remedy)
 
   def _read(self, file):
     try:
@@ -345,4 +348,5 @@ def _name_files(files: list[str]) -> str:
   """Returns one line that counts files and names the first of them."""
   named = '; '.join(sorted(files)[:_NUM_NAMED])
   more = ' and others' if len(files) > _NUM_NAMED else ''
-  return f'{len(files)} unreadable image files: {named}{more}'
+  plural = 's' if len(files) > 1 else ''
+  return f'{len(files)} unreadable image file{plural}: {named}{more}'

@@ -16,6 +16,10 @@ from hcl_jax.report import run_report
 from hcl_jax.runs import reporting
 from hcl_jax.sweeps import results as results_lib
 
+_DRAWN = (
+    'A point is a run, a box the quartiles of three or more runs of a setting, '
+    'a bar the mean of fewer, with the standard deviation of two.'
+)
 _EPOCHS = (
     'Each repeat is compared with the baseline of the same seed; curves are '
     'interpolated linearly. Mean ± standard deviation over the repeats that '
@@ -64,6 +68,7 @@ class SweepReport:
         self._output,
         self._score.replace('/', '_'),
         f'{self._score} by {self._repeats.axis}',
+        _DRAWN,
     )
     reporting.write_text(self._output / 'table.md', self.table() + '\n')
     cells = page.table(

@@ -77,7 +77,7 @@ class Progress:
   Args:
     total_steps: length of the run.
     first_step: steps done before, in a run that resumes.
-    batch_size: rows of a step, over all devices.
+    batch_size: rows of a step, over all devices; 1 where rows are counted.
     label: text before the bar.
     file: where to write.
     unit: what the rows are.
@@ -193,7 +193,7 @@ class Progress:
       return
     percent = 100 * step / max(self._total, 1)
     done = f'step {step}/{self._total}'
-    if self._began is not None:
+    if self._batch_size == 1:
       done = f'{step}/{self._total} {self._unit}'
     line = f'{self._label}: {done} ({percent:.0f} %)'
     print(', '.join([line, *words]), file=self._file, flush=True)

@@ -71,7 +71,8 @@ def prepare(
         for x in (part.tokens, part.starts, part.segments)
     )  # fmt: skip
   size = config.data.batch_size
-  retrieved = len(validation) // size
+  rows = min(size, len(validation))  # of a batch of the retrieval
+  retrieved = len(validation) // rows
   if config.evaluate.retrieval_batches:
     retrieved = min(retrieved, config.evaluate.retrieval_batches)
   parts = _parts_of_seed(config, text)
@@ -95,7 +96,7 @@ def prepare(
       sample=inspect.sample,
       data=text,
       inputs=encode.inputs(train) | digest,
-      num_scored=None if tasks else retrieved * size,
+      num_scored=None if tasks else retrieved * rows,
       device=jax.local_devices()[0],  # All sentences of a batch meet.
       compiler_options=gru.compiler_options(),
       **parts,

@@ -194,7 +194,8 @@ def _load(path):
     ):
       raise ValueError(
           f'{source}: there is no module {name!r}; run the command in the '
-          'folder that has it, or name that in PYTHONPATH.'
+          'folder that has it, or name that in PYTHONPATH; in Python, add it '
+          'to sys.path.'
       ) from None
     raise
   factory = getattr(module, attribute, None)

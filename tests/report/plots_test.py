@@ -99,6 +99,9 @@ class SimilarityFigureTest(_FigureTestCase):
     np.testing.assert_allclose(
         line.get_ydata(), 100 * found.fraction[[1, 2, 0]]
     )
+    text = figure.axes[0].texts[0]
+    self.assertIn('random negatives', text.get_text())
+    self.assertEqual(text.get_va(), 'top')  # not over the lines
     one = analysis.false_negatives(_rows(), np.arange(30), k=(1,))
     self.check(plots.false_negatives_figure({'no class': one}))
 

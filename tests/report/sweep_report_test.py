@@ -558,6 +558,7 @@ class CommandTest(_FolderTestCase):
     page = (one / 'analysis' / 'report.html').read_text()
     self.assertIn('<td><b>0.40 ± 0.10</b></td>', page)
     self.assertIn('aria-label="svm/accuracy by β"', page)
+    self.assertIn('<figcaption>A point is a run, a box the quartiles', page)
 
     for number in range(6):
       run = one / 'runs' / f'000{number}'

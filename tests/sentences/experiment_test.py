@@ -27,6 +27,7 @@ from hcl_jax.sentences import nearest
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
+from hcl_jax.training import header
 from hcl_jax.training import step as step_lib
 from tests.support import corpus
 from tests.support import looping
@@ -191,6 +192,18 @@ class SentenceReaderTest(SentenceTest):
       )
     np.testing.assert_array_equal(features[40], features[3])
     self.assertAlmostEqual(np.sum(features[41] ** 2), 2, places=5)
+
+  def test_a_text_with_less_validation_than_a_batch(self):
+    sentences = [f'one two {i} three' for i in range(60)]  # 3 are held out
+    experiment = domains.make_experiment(
+        _config(**{'loss.window': 1}), data=sentences
+    )
+    held_out = len(experiment.data.validation)
+    self.assertLess(held_out, 24)
+    self.assertEqual(experiment.num_scored, held_out)
+    self.assertStartsWith(
+        header.lines(experiment)[-1], f'warning: only {held_out} sentences'
+    )
 
   def test_retrieval_matches_loops(self):
     experiment = self._experiment(**{'evaluate.retrieval_batches': 2})

@@ -103,11 +103,14 @@ def false_negatives_figure(
     order = np.argsort(shares.k)
     percent = 100 * shares.fraction[order]
     style.draw_line(axes, shares.k[order], percent, i, name)
-  for rate in sorted({round(100 * x.base_rate, 1) for x in found.values()}):
-    style.mark_height(axes, rate, f'random negatives: {rate:.1f} %')
   axes.set_xscale('log')
   axes.xaxis.set_major_formatter(ticker.FormatStrFormatter('%g'))
   axes.set_ylim(bottom=0)
+  for rate in sorted({round(100 * x.base_rate, 1) for x in found.values()}):
+    # Lines come down to it from above.
+    has_room = rate > 0.1 * axes.get_ylim()[1]
+    text = f'random negatives: {rate:.1f} %'
+    style.mark_height(axes, rate, text, below=has_room)
   axes.set_xlabel('k, number of hardest negatives')
   axes.set_ylabel("with the anchor's label (%)")
   style.legend_above(figure, axes)
