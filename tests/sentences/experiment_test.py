@@ -26,8 +26,8 @@ from hcl_jax.sentences import evaluate as sentence_evaluate
 from hcl_jax.sentences import nearest
 from hcl_jax.sentences import scored_tasks
 from hcl_jax.sweeps import sweeping
-from hcl_jax.training import loop
 from hcl_jax.training import header
+from hcl_jax.training import loop
 from hcl_jax.training import step as step_lib
 from tests.support import corpus
 from tests.support import looping
