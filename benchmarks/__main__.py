@@ -23,7 +23,7 @@ BENCHES = {
     'checkpoint': cli.Bench(checkpoint.command, (checkpoint, steps)),
     'correctness': cli.Bench(correctness.command, (correctness,)),
     'graph': cli.Bench(graph.command, (graph, data_flags)),
-    'loss': cli.Bench(loss.command, (own_loss,)),
+    'loss': cli.Bench(loss.command, (loss, own_loss)),
     'mining': cli.Bench(mining.command, (mining,)),
     'scale': cli.Bench(scale.command, (scale,)),
     'soak': cli.Bench(soak.command, (soak, data_flags)),

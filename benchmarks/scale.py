@@ -41,13 +41,15 @@ _TEMPERATURE, _BETA, _TAU_PLUS = 0.5, 1.0, 0.1
 _NOTES = """\
 B pairs in all, b of them on each of n devices, width d, float32; products of
 full precision. Read from XLA's program for CPU devices, which other backends
-may lay out otherwise. A device computes 32 b B d operations in products (the
-similarities, once more in the derivative, and two products with their slopes)
-and, on one device, half of it, as the matrix is symmetric. It receives
-8 (B - b) d bytes, and as many for the gradient, when gathered, and 24 B d less
-16 b d bytes in all on a ring, step by step (labels or row numbers apart; two
-devices exchange their rows once and keep them for the gradient). Memory is
-that of temporaries: in proportion to B when gathered, to b on a ring.
+may lay out otherwise. On a ring a device computes 32 b B d operations in
+products (the similarities, once more in the derivative, and two products with
+their slopes). Gathered in tiles, or alone, it computes half of that and half a
+tile for each block on the diagonal: the matrix is symmetric. It receives
+8 (B - b) d bytes, and as many for the gradient, when gathered (and sums of each
+row in tiles), and 24 B d less 16 b d bytes in all on a ring, step by step
+(labels or row numbers apart; two devices exchange their rows once and keep them
+for the gradient). Memory is that of temporaries: in proportion to B when
+gathered, to b on a ring.
 Seconds are on paper, the operations divided by the vendors' peak for float32
 products: TPU v5e 33 TFLOP/s (a sixth of 197 in bfloat16, 16 GB), H100 SXM 67
 TFLOP/s (without tensor cores, 80 GB). They were not measured.\
