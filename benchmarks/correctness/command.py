@@ -31,7 +31,7 @@ command_lib.local('page', 'csv')
 
 
 def command() -> None:
-  """Compares public losses and ours with 60 digits: values and gradients."""
+  """Compares public losses and ours with 60 digits, gradients too."""
   # mpmath is needed here only, and torch once it is asked for.
   from benchmarks.correctness import cases
   from benchmarks.correctness import compare
