@@ -62,7 +62,7 @@ def choose(
     )
   scope = jax.sharding.get_abstract_mesh()
   if mesh is None:
-    mesh = jax.typeof(embeddings).sharding.mesh
+    mesh = _mesh_of(embeddings)
   if mesh is None or mesh.empty:
     mesh = scope
   types = *mesh.axis_types, *scope.axis_types
@@ -122,6 +122,17 @@ def call(
   return _on_devices(
       function, split, tree, specs, tuple(sorted(options.items()))
   )(given)
+
+
+def _mesh_of(embeddings):
+  """Returns the mesh of a sharding: with its devices, if the array has a value.
+
+  What a traced function closes over has one. Of a tracer only the type is known,
+  and the devices are those of the arguments of ``jit``.
+  """
+  if isinstance(embeddings, jax.core.Tracer):
+    return jax.typeof(embeddings).sharding.mesh
+  return getattr(embeddings.sharding, 'mesh', None)
 
 
 @functools.lru_cache(maxsize=256)

@@ -93,7 +93,8 @@ def simclr_loss(
       the global batch.
     mesh: under ``jit`` with sharded arrays, the mesh whose devices share the
       rows, each doing its part; no ``axis_name`` then. None: that of the
-      embeddings' sharding or of ``jax.set_mesh``, if the loss is tiled.
+      embeddings' sharding or of ``jax.set_mesh``, if the loss is tiled. Give
+      it where the function that is compiled only closes over sharded arrays.
     block_size: rows of a similarity tile. Tiles avoid the full similarity
       matrix in memory; value and gradient are the same. None: chosen by size.
       With ``axis_name``, blocks go around a ring of devices instead of being

@@ -388,6 +388,20 @@ class MeshTest(testing.LossTest):
           self.assert_close(value, expected, 1e-5)
           self.assert_same_gradient(grads, expected_grads, 2e-5)
 
+  def test_arrays_that_a_function_closes_over(self):
+    rows = self._rows()
+    expected = losses.in_batch_loss(*map(np.asarray, rows), beta=1.0)
+    direct = jax.jit(
+        lambda beta: losses.in_batch_loss(*rows, beta=beta, block_size=128)
+    )
+    self.assert_close(direct(1.0), expected)
+    given = jax.jit(
+        lambda w: losses.in_batch_loss(
+            *(x * w for x in rows), beta=1.0, block_size=128, mesh=self._mesh()
+        )
+    )
+    self.assert_close(given(jnp.float32(2.0)), expected)
+
   def test_refusals(self):
     z1, z2 = testing.views(12, 3)
     with self.assertRaisesRegex(ValueError, '8 devices, .* got 12 rows'):
