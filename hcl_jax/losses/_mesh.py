@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 import jax
+from jax import core
 from jax.sharding import AxisType
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
@@ -127,10 +128,10 @@ def call(
 def _mesh_of(embeddings):
   """Returns the mesh of a sharding: with its devices, if the array has a value.
 
-  What a traced function closes over has one. Of a tracer only the type is known,
-  and the devices are those of the arguments of ``jit``.
+  What a traced function closes over has one. Of a tracer only the type is
+  known, and the devices are those of the arguments of ``jit``.
   """
-  if isinstance(embeddings, jax.core.Tracer):
+  if isinstance(embeddings, core.Tracer):
     return jax.typeof(embeddings).sharding.mesh
   return getattr(embeddings.sharding, 'mesh', None)
 
