@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
-import tempfile
 from typing import Any
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hcl_jax.runs import arrays as arrays_lib
 from hcl_jax.runs import progress as progress_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
@@ -111,7 +111,10 @@ class Encoder:
     unit = self.parts.unit
     with progress_lib.Progress(len(names), label='embed', unit=unit) as shown:
       embeddings = self(rows, progress=shown.update)
-    _write(output, embeddings, names)
+    arrays_lib.write(
+        output,
+        {'embeddings': embeddings, 'names': np.array(names, dtype=str)},
+    )
     count, dim = embeddings.shape
     return (
         f'written to {output}: embeddings of {count} {unit}, {dim} numbers '
@@ -154,20 +157,6 @@ def check_output(path: str | os.PathLike) -> pathlib.Path:
         'written.'
     )
   return path
-
-
-def _write(path: pathlib.Path, embeddings: np.ndarray, names: Sequence[str]):
-  """Writes the file whole or not at all."""
-  with tempfile.NamedTemporaryFile(
-      dir=path.absolute().parent, suffix='.npz', delete=False
-  ) as file:
-    try:
-      np.savez(file, embeddings=embeddings, names=np.array(names, dtype=str))
-      file.close()
-      os.replace(file.name, path)
-    except BaseException:
-      os.unlink(file.name)
-      raise
 
 
 def restore(
