@@ -246,7 +246,10 @@ class _Slot:
 
     hyperparameters = stack([x.hyperparameters for x in experiments])
     states = stack([run.begin() for run in runs], jnp)
-    for batches in zip(*(run.batches() for run in runs), strict=True):
+    left = [
+        run.batches(lambda i=i: _entry(states, i)) for i, run in enumerate(runs)
+    ]
+    for batches in zip(*left, strict=True):
       with runs[0].compiling():
         states, metrics = self._stacked_step(
             hyperparameters, states, stack(batches)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from typing import Protocol
 
 import jax
+import numpy as np
 import optax
 
 from hcl_jax.runs import scores as scores_lib
@@ -50,6 +51,22 @@ class Begin(Protocol):
     ...
 
 
+class Refresh(NamedTuple):
+  """Says what batches take from the state every so many steps.
+
+  What is computed is saved with the run, so that a resumed one goes on with it.
+
+  Attributes:
+    every: steps between computations; the first is after so many.
+    compute: ``(state, poll) -> arrays by name``, the same in every process.
+    doing: what it does, such as 'mining', for progress.
+  """
+
+  every: int
+  compute: Callable[[state_lib.TrainState, Poll], Mapping[str, np.ndarray]]
+  doing: str
+
+
 class Programs(NamedTuple):
   """Functions that compile when they are called.
 
@@ -73,7 +90,8 @@ class Experiment:
       traced.
     example: some rows, for their shapes.
     batches: yields the batches ``first_step``, ``first_step + 1``, ... of this
-      process, given that step and their number.
+      process, given that step and their number; with ``refresh`` also what was
+      computed last, None before the first time.
     evaluators: by protocol.
     protocols: those of the end of a run.
     score: the score that is measured during training and chooses the best step.
@@ -91,13 +109,14 @@ class Experiment:
       it; None: the room cannot embed any.
     begin: gives the state before the first step what another run has learned;
       None: the run begins afresh.
+    refresh: what batches take from the state, if anything.
     compiler_options: XLA's, if others than those of image encoders.
   """
 
   config: fields_lib.Config
   make_task: Callable[[fields_lib.Config], task_lib.Task]
   example: task_lib.Batch
-  batches: Callable[[int, int], Iterator[task_lib.Batch]]
+  batches: Callable[..., Iterator[task_lib.Batch]]
   evaluators: Mapping[str, Evaluator]
   protocols: Sequence[str]
   score: str
@@ -111,6 +130,7 @@ class Experiment:
   num_scored: int | None = None
   inputs: Mapping[str, Any] | None = None
   begin: Begin | None = None
+  refresh: Refresh | None = None
   compiler_options: Mapping[str, Any] | None = None
 
   def __post_init__(self):
@@ -171,6 +191,7 @@ class Experiment:
         self.build,
         devices=None if self.device else devices,
         microbatch_size=self.config.train.get('microbatch_size') or None,
+        read_by_loss=getattr(self.task, 'read_by_loss', step_lib.READ_BY_LOSS),
         compiler_options=self.compiler_options,
     )
     return Programs(lambda h: state_lib.replicate(create(h), devices), step)

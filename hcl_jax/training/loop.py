@@ -27,6 +27,7 @@ from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import finite
 from hcl_jax.training import header as header_lib
+from hcl_jax.training import refreshing
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
 from hcl_jax.training import task as task_lib
@@ -108,7 +109,8 @@ def train(
       wait_for_saves=wait_for_saves,
   ) as run:
     state = run.begin()
-    for batch in run.batches():
+    left = run.batches(lambda: state)
+    for batch in left:
       with run.compiling():
         state, metrics = programs.step(experiment.hyperparameters, state, batch)
       run.after_step(batch, metrics, lambda state=state: state)
@@ -335,10 +337,35 @@ class Run:
       return contextlib.nullcontext()
     return progress_lib.if_slow(self._progress.write, 'compiling', 'compiled')
 
-  def batches(self) -> Iterator[task_lib.Batch]:
-    """Yields the batches of all steps that are left."""
-    left = self._experiment.total_steps - self.first_step
-    return self._experiment.batches(self.first_step, left)
+  def batches(
+      self, state: Callable[[], state_lib.TrainState]
+  ) -> Iterator[task_lib.Batch]:
+    """Yields the batches of all steps that are left.
+
+    ``state`` gives the state after the last one that was taken.
+    """
+
+    def poll(*done):
+      try:
+        self._poll_evaluation(*done)
+      except Interrupted:
+        self.save(state())
+        raise
+
+    def say(text):
+      if self._parts is not None:
+        self._parts.close()
+      self._progress.write(text)
+
+    return refreshing.batches(
+        self._experiment,
+        self.workdir,
+        self.first_step,
+        state,
+        poll=poll,
+        say=say,
+        saved_steps=self._checkpoints.steps,
+    )
 
   def after_step(
       self,

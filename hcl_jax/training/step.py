@@ -31,7 +31,8 @@ Step = Callable[
 ]
 
 _REPLICATED, _SPLIT = None, 0
-_READ_BY_LOSS = ('label', 'index')
+# Entries of a batch that its loss reads, unless a task says otherwise.
+READ_BY_LOSS = ('label', 'index')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,7 @@ def make_step(
     *,
     devices: Sequence[state_lib.Device] | None = None,
     microbatch_size: int | None = None,
+    read_by_loss: Sequence[str] = READ_BY_LOSS,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Step:
   """Makes the function that trains on one batch.
@@ -90,6 +92,8 @@ def make_step(
       them; None for all at once. The gradient is that of the whole batch,
       except that BatchNorm takes its statistics from a chunk. Needs
       ``devices``.
+    read_by_loss: entries of a batch that the loss is given where the batch is
+      embedded in chunks; 'index' among them.
     compiler_options: XLA's; None: those of image encoders.
 
   Returns:
@@ -108,7 +112,12 @@ def make_step(
   split, join = functools.partial(split_rows, devices=count), _joiner(devices)
   if microbatch_size is not None:
     take = _chunked_step(
-        build, microbatch_size, _mapper(devices), join, options
+        build,
+        microbatch_size,
+        tuple(read_by_loss),
+        pmap=_mapper(devices),
+        join=join,
+        options=options,
     )
     return lambda h, state, batch: take(h, state, split(batch))
   step = _compiled(map_step(build, devices), options)
@@ -244,7 +253,7 @@ def _global_rows(
   return start + jnp.arange(count, dtype=jnp.int32)
 
 
-def _chunked_step(build, size, pmap, join, options):
+def _chunked_step(build, size, read_by_loss, *, pmap, join, options):
   """Embeds by chunks, takes one loss over all, back-propagates by chunks.
 
   Chunks are a loop in Python over compiled functions, because XLA runs
@@ -272,7 +281,7 @@ def _chunked_step(build, size, pmap, join, options):
   )
   parts = chunking.Parts(
       _compiled(embed, options),
-      _compiled(_map_loss(parts.differentiate, pmap)),
+      _compiled(_map_loss(parts.differentiate, pmap, read_by_loss)),
       _compiled(backpropagate, options),
   )
   finish = _compiled(finish)
@@ -287,19 +296,19 @@ def _chunked_step(build, size, pmap, join, options):
         )
         for start in range(0, rows, size)
     ]
-    labels = join({name: batch[name] for name in _READ_BY_LOSS})
+    read = join({name: batch[name] for name in read_by_loss})
     loss, grads, task_state, embeddings = chunking.run_parts(
         parts,
         state.params,
         state.task_state,
         chunks,
-        labels,
+        read,
         hyperparameters,
         state.task_state,
         state.step,
     )
     new = state.replace(task_state=task_state)
-    return finish(hyperparameters, new, labels, embeddings, (loss, grads))
+    return finish(hyperparameters, new, read, embeddings, (loss, grads))
 
   return step
 
@@ -341,10 +350,10 @@ def _make_parts(build):
   return chunking.make_parts(embed, local_mean)
 
 
-def _map_loss(function, pmap):
+def _map_loss(function, pmap, read_by_loss=READ_BY_LOSS):
   # Axes of each entry, because pmap (jax 0.10) pairs axes with leaves wrongly
   # where arguments and leaves happen to be equally many and one is empty.
-  batch_axes = dict.fromkeys(_READ_BY_LOSS, _SPLIT)
+  batch_axes = dict.fromkeys(read_by_loss, _SPLIT)
   return pmap(
       function,
       in_axes=(_REPLICATED, _SPLIT, batch_axes, *_REST_AXES),

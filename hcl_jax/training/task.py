@@ -26,7 +26,8 @@ class Task(Protocol):
   parameter nor optimizer: running statistics, a momentum encoder, a queue. It
   is the same on every device. Where it is more than further collections of the
   encoder, the task has ``variables(params, state)`` and ``with_variables(state,
-  variables)``; see the functions of these names.
+  variables)``; see the functions of these names. Where the loss reads other
+  entries of a batch than 'label' and 'index', ``read_by_loss`` names them.
   """
 
   def init(self, key: jax.Array, batch: Batch) -> tuple[Any, Any]:
