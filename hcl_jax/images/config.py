@@ -299,19 +299,8 @@ def check_size(
 
 def check_devices(config: ml_collections.ConfigDict, devices: int) -> None:
   """Raises a ValueError if the batch cannot be split over devices."""
-  size, chunk = config.data.batch_size, config.train.microbatch_size
-  if size % devices:
-    lower = max(size // devices, 1) * devices
-    raise ValueError(
-        f'config.data.batch_size={size} does not divide over {devices} '
-        f'devices; {lower} or {lower + devices} would.'
-    )
-  rows = size // devices
-  if chunk and rows % chunk:
-    raise ValueError(
-        f'config.train.microbatch_size={chunk} does not divide the {rows} rows '
-        'that each device has.'
-    )
+  config_lib.check_rows(config, devices)
+  rows, chunk = config.data.batch_size // devices, config.train.microbatch_size
   splits = config.model.bn_splits
   if (chunk or rows) % splits:
     raise ValueError(

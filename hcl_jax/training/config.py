@@ -17,6 +17,9 @@ TRACED = (
     'loss.beta',
     'loss.effective_negatives',
     'loss.tau_plus',
+    'loss.temperature',
+    'loss.positive_weight',
+    'loss.margin',
     'optimizer.learning_rate',
     'optimizer.final_learning_rate',
     'optimizer.b1',
@@ -183,6 +186,26 @@ def check(config: fields_lib.Config, fields: fields_lib.Fields) -> None:
     )
 
 
+def check_rows(config: fields_lib.Config, devices: int) -> None:
+  """Raises a ValueError if rows of a batch do not divide over devices.
+
+  Those of each device must divide into microbatches, too.
+  """
+  size, chunk = config.data.batch_size, config.train.microbatch_size
+  if size % devices:
+    lower = max(size // devices, 1) * devices
+    raise ValueError(
+        f'config.data.batch_size={size} does not divide over {devices} '
+        f'devices; {lower} or {lower + devices} would.'
+    )
+  rows = size // devices
+  if chunk and rows % chunk:
+    raise ValueError(
+        f'config.train.microbatch_size={chunk} does not divide the {rows} rows '
+        'that each device has.'
+    )
+
+
 def total_steps(config: fields_lib.Config, steps_per_epoch: int) -> int:
   """Returns the length of a run in steps."""
   return config.train.steps or config.train.epochs * steps_per_epoch
@@ -221,7 +244,8 @@ def set_variant(config: fields_lib.Config, variant: str) -> None:
   """Turns a hard configuration into a baseline: numbers, not another loss.
 
   ``'hard'`` changes nothing, ``'debiased'`` sets beta to 0, whatever share of
-  negatives was to count, and ``'standard'`` tau_plus too.
+  negatives was to count, and ``'standard'`` tau_plus too, and the temperature
+  to ``standard_temperature`` where there is one: that which suits it best.
   """
   if variant not in VARIANTS:
     raise ValueError(
@@ -233,3 +257,5 @@ def set_variant(config: fields_lib.Config, variant: str) -> None:
       config.loss.effective_negatives = None
   if variant == 'standard':
     config.loss.tau_plus = 0.0
+    if config.loss.get('standard_temperature') is not None:
+      config.loss.temperature = config.loss.standard_temperature
