@@ -187,9 +187,11 @@ class Experiment:
     """
     create = jax.jit(lambda h: self.build(h).create_state(self.example))
     devices = [self.device] if self.device else state_lib.all_devices()
+    # A task whose rows meet across devices needs their axis, if of length 1.
+    has_axis = getattr(self.task, 'axis_name', None) is not None
     step = step_lib.make_step(
         self.build,
-        devices=None if self.device else devices,
+        devices=None if self.device and not has_axis else devices,
         microbatch_size=self.config.train.get('microbatch_size') or None,
         read_by_loss=getattr(self.task, 'read_by_loss', step_lib.READ_BY_LOSS),
         compiler_options=self.compiler_options,
