@@ -27,7 +27,8 @@ _LAYERS = {
     'augment': 1, 'momentum': 1, 'models': 1, 'storage': 1, 'runs': 1,
     'evaluation': 1, 'analysis': 1, 'theory': 1,
     'training': 2,
-    'images': 3, 'graphs': 3, 'sentences': 3,  # they do not know each other
+    # They do not know each other.
+    'images': 3, 'graphs': 3, 'sentences': 3, 'pairs': 3,
     'domains': 4,
     'sweeps': 5,
     'report': 6, 'command': 6, 'hosts': 6, 'configurations': 6,

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains retrieval encoders on pairs: queries and their documents."""
