@@ -27,6 +27,7 @@ _ROOMS = {
     'images': 'hcl_jax.images',
     'graphs': 'hcl_jax.graphs',
     'sentences': 'hcl_jax.sentences',
+    'pairs': 'hcl_jax.pairs',
 }
 # Of runs that were made before configurations had a domain.
 _OF_TASK = {

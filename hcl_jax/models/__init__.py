@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders of images, graphs and sentences; loads each on first use."""
+"""Encoders of images, graphs and texts; loads each on first use."""
 
 import importlib
 from typing import Any

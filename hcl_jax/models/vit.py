@@ -21,8 +21,14 @@ class Block(nn.Module):
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps tokens ``[batch, tokens, width]`` to the same shape."""
+  def __call__(
+      self, x: jax.Array, mask: jax.Array | None = None
+  ) -> jax.Array:
+    """Maps tokens ``[batch, tokens, width]`` to the same shape.
+
+    A mask ``[batch, 1, 1 or tokens, tokens]`` says what each may attend to;
+    None: all.
+    """
     width = x.shape[-1]
     attend = nn.MultiHeadDotProductAttention(
         self.heads,
@@ -31,7 +37,7 @@ class Block(nn.Module):
         force_fp32_for_softmax=True,
         name='attention',
     )
-    x = x + attend(_norm(self.dtype, 'norm1')(x))
+    x = x + attend(_norm(self.dtype, 'norm1')(x), mask=mask)
     y = _norm(self.dtype, 'norm2')(x)
     y = nn.gelu(_linear(4 * width, self.dtype, 'hidden')(y))
     return x + _linear(width, self.dtype, 'out')(y)

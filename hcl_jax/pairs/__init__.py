@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains retrieval encoders on pairs: queries and their documents."""
+"""Is the room of pairs: queries and documents, two towers, retrieval."""
+
+from hcl_jax.pairs.data import Pairs
+from hcl_jax.pairs.data import load_pairs

@@ -98,7 +98,7 @@ FIELDS = {
             fields_lib.integers(fields_lib.COUNT, 'two ints >= 1', least=2),
             'least and greatest length of n-grams, in characters',
         ),
-        'length': Field(128, fields_lib.COUNT, 'tokens of a text that count'),
+        'length': Field(256, fields_lib.COUNT, 'tokens of a text that count'),
         'tokens': Field(
             'characters',
             fields_lib.one_of('characters', 'words'),
@@ -152,7 +152,9 @@ FIELDS = {
         ),
         **config_lib.annealing_fields(),
     },
-    'optimizer': config_lib.optimizer_fields(learning_rate=3e-3),
+    'optimizer': config_lib.optimizer_fields(
+        learning_rate=3e-3, schedule='cosine'
+    ),
     'train': {
         **config_lib.train_fields(
             epochs=4,

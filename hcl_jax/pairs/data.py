@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds pairs of queries and documents, split into parts."""
+"""Loads pairs of queries and documents, split into parts."""
 
+from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 import dataclasses
+import os
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
-PARTS = ('train', 'validation', 'test')
+from hcl_jax.pairs import items as items_lib
+from hcl_jax.pairs import molecules
+from hcl_jax.pairs import tables
+from hcl_jax.storage import locations
+from hcl_jax.storage import records
+from hcl_jax.storage import sources
 
-# Texts, or vectors float32 [n, d], or images uint8 [n, height, width, 3].
-Items = Sequence[str] | np.ndarray
+NAME = 'pairs'  # of all prepared data sets of pairs
+PARTS = tables.PARTS
 
 
 class Part(NamedTuple):
@@ -43,15 +50,152 @@ class Pairs:
     parts: pairs by part.
   """
 
-  queries: Items
-  documents: Items
+  queries: items_lib.Items
+  documents: items_lib.Items
   ids: np.ndarray
   groups: np.ndarray
   parts: Mapping[str, Part]
 
 
-def kind(items: Items) -> str:
-  """Returns what items are: 'text', 'vector' or 'image'."""
-  if not isinstance(items, np.ndarray):
-    return 'text'
-  return 'vector' if items.ndim == 2 else 'image'
+def full_name(dataset: str) -> str:
+  """Returns ``'pairs/NAME'``, also for NAME alone."""
+  return dataset if dataset.startswith(f'{NAME}/') else f'{NAME}/{dataset}'
+
+
+def load_pairs(
+    name: str, *, data_dir: str | os.PathLike | None = None
+) -> Pairs:
+  """Reads prepared pairs; never uses the network.
+
+  Those that are made of an installed package, as ``'molecules'``, are prepared
+  if they are not.
+
+  Args:
+    name: ``'pairs/NAME'``, or NAME alone.
+    data_dir: folder of prepared data sets; None for the default of tfds
+      ($TFDS_DATA_DIR or ~/tensorflow_datasets).
+
+  Raises:
+    FileNotFoundError: it is not prepared; the message says how to.
+    ValueError: it is no data set of pairs.
+  """
+  name, root = full_name(name), locations.data_dir(data_dir)
+  if molecules.owns(name) and locations.find(name, root) is None:
+    from hcl_jax.pairs import prepare  # slow to import, and seldom needed
+
+    prepare.make(name, root)
+  directory = locations.require(name, root, '--pairs=FILE')
+  builder = records.open_builder(directory)
+  missing = {'query', 'document', 'id', 'group'} - set(builder.info.features)
+  if missing:
+    raise ValueError(
+        f'{builder.info.full_name} has no pairs, only '
+        f'{", ".join(builder.info.features)}.'
+    )
+  return join({
+      part: _read_table(records.open_split(builder, part))
+      for part in PARTS
+      if part in builder.info.splits
+  })
+
+
+def collect(data: Mapping[str, Any] | Iterable[tuple[Any, Any]]) -> Pairs:
+  """Divides pairs at hand, as ``prepare`` divides files by default.
+
+  Args:
+    data: columns by name, as ``tables.divide`` takes them, or tuples of a query
+      and its document.
+
+  Raises:
+    ValueError: a row is bad, or there are too few.
+  """
+  if not isinstance(data, Mapping):
+    rows = list(data)
+    if not all(isinstance(x, tuple | list) and len(x) == 2 for x in rows):
+      raise ValueError(
+          'data must be columns by name, or tuples (query, document); got '
+          f'{rows[:1]!r:.60}.'
+      )
+    data = {'query': [x[0] for x in rows], 'document': [x[1] for x in rows]}
+  return join(tables.divide(data))
+
+
+def join(parts: Mapping[str, tables.Table]) -> Pairs:
+  """Numbers queries and documents of all parts."""
+  queries, documents = items_lib.Distinct(), items_lib.Distinct()
+  rows = {
+      name: (queries.add(x.queries), documents.add(x.documents))
+      for name, x in parts.items()
+  }
+  further = {name: documents.add(x.negatives) for name, x in parts.items()}
+  all_documents = documents.items()
+  # A document that is of no pair answers nothing.
+  highest = max(int(x.ids.max()) for x in parts.values())
+  ids = highest + 1 + np.arange(len(all_documents), dtype=np.int32)
+  groups = np.full(len(all_documents), -1, np.int32)
+  for name, table in parts.items():
+    _, document = rows[name]
+    ids[document], groups[document] = table.ids, table.groups
+  return Pairs(
+      queries=queries.items(),
+      documents=all_documents,
+      ids=ids,
+      groups=groups,
+      parts={
+          name: Part(*rows[name], _padded(further[name], x.num_negatives))
+          for name, x in parts.items()
+      },
+  )
+
+
+def digest(pairs: Pairs) -> str:
+  """Returns a short name of all pairs."""
+
+  def arrays():
+    for items in (pairs.queries, pairs.documents):
+      if isinstance(items, np.ndarray):
+        yield items
+      else:
+        yield np.frombuffer('\0'.join(items).encode(), np.uint8)
+    yield pairs.ids
+    yield pairs.groups
+    for part in pairs.parts.values():
+      yield from part
+
+  return sources.digest(arrays())
+
+
+def _padded(flat: np.ndarray, counts: np.ndarray) -> np.ndarray:
+  """Returns rows of ``counts`` numbers each, -1 after the last."""
+  found = np.full((len(counts), int(counts.max(initial=0))), -1, np.int32)
+  found[np.arange(found.shape[1]) < counts[:, None]] = flat
+  return found
+
+
+def _read_table(source: records.Source) -> tables.Table:
+  """Reads the table of a part, which is stored in pieces of many rows."""
+  pieces = source.__getitems__(range(len(source)))
+
+  def column(name):
+    return np.concatenate([piece[name] for piece in pieces])
+
+  def items(name):
+    if f'{name}_length' not in pieces[0]:
+      return column(name)
+    texts = []
+    for piece in pieces:
+      text = piece[name].decode()
+      ends = np.cumsum(piece[f'{name}_length']).tolist()
+      texts += map(
+          lambda start, end, text=text: text[start:end], [0, *ends], ends
+      )
+    return texts
+
+  return tables.Table(
+      queries=items('query'),
+      documents=items('document'),
+      ids=column('id'),
+      groups=column('group'),
+      negatives=items('negative'),
+      num_negatives=column('num_negatives'),
+  )

@@ -105,7 +105,7 @@ class TwoTowers:
     embeddings = {
         'query': found['query'],
         'document': documents[:count],
-        'negative': documents[count:].reshape(count, each, -1),
+        'negative': documents[count:].reshape(count, each, documents.shape[1]),
     }
     scale = self._scale(params, state)
     if scale is not None:  # The loss gets no parameters, so each row has it.
@@ -136,12 +136,12 @@ class TwoTowers:
     return metrics
 
   def features(self, params, state, batch, keys=None):
-    """Returns embeddings of the one side that a batch has."""
-    ((_, embeddings),) = self._evaluate(params, state, batch).items()
+    """Returns unit vectors of the one side that a batch has."""
+    (embeddings,) = self._evaluate(params, state, batch).values()
     return embeddings
 
   def compared(self, params, state, batch, keys=None):
-    """Returns embeddings of queries and of documents."""
+    """Returns unit vectors of queries and of documents."""
     found = self._evaluate(params, state, {k: batch[k] for k in SIDES})
     return tuple(found[side] for side in SIDES)
 
@@ -151,7 +151,8 @@ class TwoTowers:
     return self.loss_options['temperature'] if scale is None else 1 / scale
 
   def _evaluate(self, params, state, rows):
-    return self.module.apply({'params': params, **state}, rows, train=False)
+    found = self.module.apply({'params': params, **state}, rows, train=False)
+    return {side: _unit(x) for side, x in found.items()}
 
   def _hardness(self, step):
     return task_lib.hardness(self.beta, self.effective_negatives, step)
@@ -164,6 +165,12 @@ class TwoTowers:
     if 'scale' in embeddings:
       return 1 / jnp.mean(embeddings['scale'])
     return self.loss_options['temperature']
+
+
+def _unit(x):
+  x = x.astype(jnp.float32)
+  norms = jnp.linalg.norm(x, axis=-1, keepdims=True)
+  return x / jnp.where(norms > 0, norms, 1)
 
 
 def create(

@@ -2,6 +2,7 @@
 """Holds a sample of what a run makes of its data, to look at."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -37,6 +38,34 @@ class Negatives(NamedTuple):
   tau_plus: float = 0.0
 
 
+class Found(NamedTuple):
+  """Is something that a query has found.
+
+  Attributes:
+    text: what was found.
+    cosine: of its embedding and the query's.
+    mark: what there is to say of it, such as 'right'; '' for nothing.
+  """
+
+  text: str
+  cosine: float
+  mark: str
+
+
+class Ranking(NamedTuple):
+  """Shows what a query finds among all documents.
+
+  Attributes:
+    query: what is looked for.
+    rank: place of the first right document, from 1.
+    found: the first documents.
+  """
+
+  query: str
+  rank: int
+  found: list[Found]
+
+
 class Sample(NamedTuple):
   """Holds some data of a run, as its encoder sees them in evaluation mode.
 
@@ -46,7 +75,9 @@ class Sample(NamedTuple):
     items: a batch, as images ``[m, height, width, 3]`` or as words.
     item_names: the class of each item, or None.
     negatives: of the batch.
-    views: two augmented views of the items, ``[m, dim]`` each, or None.
+    views: two augmented views of the items, ``[m, dim]`` each, or both sides of
+      pairs; None if there are none.
+    rankings: what some queries find, where the room has queries.
   """
 
   embeddings: np.ndarray
@@ -55,6 +86,7 @@ class Sample(NamedTuple):
   item_names: list[str] | None
   negatives: Negatives
   views: tuple[np.ndarray, np.ndarray] | None = None
+  rankings: Sequence[Ranking] = ()
 
 
 def compiled(

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders of rows of tokens: a bag, a GRU or a transformer; and an adapter."""
+
+from collections.abc import Callable
+
+from flax import linen as nn
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+from hcl_jax import _checks
+from hcl_jax.models import gru
+from hcl_jax.models import packed_text
+from hcl_jax.models import vit
+
+NAMES = ('bag', 'gru', 'transformer')
+
+# Of a bag, at a time: 2 to 32 are equally fast on a CPU.
+_PLACES = 8
+_DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+
+
+class Bag(nn.Module):
+  """Sums vectors of tokens, whose order does not matter, and maps the sum.
+
+  Attributes:
+    num_tokens: tokens are below this; a negative one is padding.
+    token_dim: width of a token's vector.
+    width: width of the hidden layer.
+    dim: width of the embedding.
+  """
+
+  num_tokens: int
+  token_dim: int
+  width: int
+  dim: int
+
+  @nn.compact
+  def __call__(self, rows: jax.Array, *, train: bool) -> jax.Array:
+    """Maps tokens ``[n, length]`` to embeddings ``[n, dim]``."""
+    del train  # nothing differs
+    table = _table(self, self.num_tokens, self.token_dim)
+    total = _sum_of_tokens(table, rows)
+    hidden = nn.relu(nn.Dense(self.width, name='hidden')(total))
+    return nn.Dense(self.dim, name='out')(hidden)
+
+
+class Recurrent(nn.Module):
+  """Reads tokens by a GRU in each direction, and joins their last states.
+
+  Attributes:
+    num_tokens: tokens are below this; a negative one is padding.
+    token_dim: width of a token's vector.
+    dim: width of the embedding, even.
+  """
+
+  num_tokens: int
+  token_dim: int
+  dim: int
+
+  @nn.compact
+  def __call__(self, rows: jax.Array, *, train: bool) -> jax.Array:
+    """Maps tokens ``[n, length]`` to embeddings ``[n, dim]``."""
+    del train
+    table = _table(self, self.num_tokens, self.token_dim)
+    batch = _as_packed(rows)
+    ends = [
+        gru.Gru(self.dim // 2, reverse, name=name)(table, batch)
+        for name, reverse in (('forwards', False), ('backwards', True))
+    ]
+    return jnp.concatenate(ends, axis=-1)
+
+
+class Transformer(nn.Module):
+  """Blocks of self-attention; the mean of the last tokens is mapped.
+
+  Positions are sines and cosines, which are no parameters.
+
+  Attributes:
+    num_tokens: tokens are below this; a negative one is padding.
+    width: width of a token, a multiple of 4 and of ``heads``.
+    depth: number of blocks.
+    heads: number of attention heads.
+    dim: width of the embedding.
+    dtype: dtype of the computation.
+  """
+
+  num_tokens: int
+  width: int
+  depth: int
+  heads: int
+  dim: int
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, rows: jax.Array, *, train: bool) -> jax.Array:
+    """Maps tokens ``[n, length]`` to embeddings ``[n, dim]``."""
+    del train
+    table = _table(self, self.num_tokens, self.width)
+    places = vit.positions(1, rows.shape[1], self.width)[0]
+    x = (_look_up(table, rows) + places).astype(self.dtype)
+    there = rows >= 0
+    # Of a text without tokens, all places; nothing attends to nothing.
+    seen = there | ~jnp.any(there, axis=1, keepdims=True)
+    for index in range(self.depth):
+      block = vit.Block(self.heads, self.dtype, name=f'block{index + 1}')
+      x = block(x, seen[:, None, None, :])
+    x = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, name='norm')(x)
+    total = jnp.sum(x, axis=1, where=there[..., None], dtype=jnp.float32)
+    mean = total / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1)
+    return nn.Dense(self.dim, name='out')(mean)
+
+
+class Adapter(nn.Module):
+  """Adds a hidden layer to a linear map of vectors from a frozen encoder.
+
+  Attributes:
+    width: width of the hidden layer.
+    dim: width of the embedding.
+  """
+
+  width: int
+  dim: int
+
+  @nn.compact
+  def __call__(self, rows: jax.Array, *, train: bool) -> jax.Array:
+    """Maps vectors ``[n, d]`` to embeddings ``[n, dim]``."""
+    del train
+    hidden = nn.relu(nn.Dense(self.width, name='hidden')(rows))
+    linear = nn.Dense(self.dim, use_bias=False, name='linear')(rows)
+    return linear + nn.Dense(self.dim, name='out')(hidden)
+
+
+def create(
+    name: str,
+    *,
+    num_tokens: int,
+    dim: int = 128,
+    width: int = 256,
+    token_dim: int = 96,
+    depth: int = 2,
+    heads: int = 4,
+    dtype: str = 'float32',
+) -> nn.Module:
+  """Creates an encoder of rows of tokens, int32 ``[n, length]``.
+
+  Negative tokens are padding.
+
+  Args:
+    name: ``'bag'``, ``'gru'`` or ``'transformer'``.
+    num_tokens: tokens are below this.
+    dim: width of the embedding.
+    width: of the hidden layer of a bag, and of the tokens of a transformer.
+    token_dim: width of the vector of a token, of a bag and a GRU.
+    depth: blocks of a transformer.
+    heads: attention heads of a transformer.
+    dtype: ``'float32'`` or ``'bfloat16'``, dtype of the computation of a
+      transformer; parameters and embeddings are float32.
+
+  Returns:
+    A linen module, ``encoder.apply(variables, rows, train=...)``.
+
+  Raises:
+    ValueError: a number does not suit the encoder.
+  """
+  _checks.choice('name', name, NAMES)
+  _checks.choice('dtype', dtype, tuple(_DTYPES))
+  if name == 'gru' and dim % 2:
+    raise ValueError(
+        f'dim must be even, a half for each direction of the GRU; got {dim}.'
+    )
+  if name == 'transformer' and (width % 4 or width % heads):
+    raise ValueError(
+        f'width must be a multiple of 4 and of heads={heads}; got {width}.'
+    )
+  makers: dict[str, Callable[[], nn.Module]] = {
+      'bag': lambda: Bag(num_tokens, token_dim, width, dim),
+      'gru': lambda: Recurrent(num_tokens, token_dim, dim),
+      'transformer': lambda: Transformer(
+          num_tokens, width, depth, heads, dim, _DTYPES[dtype]
+      ),
+  }
+  return makers[name]()
+
+
+def _table(module, num_tokens, dim):
+  """Returns the vectors of tokens, a parameter."""
+  scale = nn.initializers.normal(0.02)
+  return module.param('tokens', scale, (num_tokens, dim))
+
+
+def _look_up(table, rows):
+  """Returns the vector of each token, 0 of padding."""
+  # An index past the end is padding, a negative one would count from there.
+  places = jnp.where(rows < 0, table.shape[0], rows)
+  return jnp.take(table, places, axis=0, mode='fill', fill_value=0)
+
+
+@jax.custom_vjp
+def _sum_of_tokens(table, rows):
+  """Returns the sum of the vectors of each row of tokens, ``[n, token_dim]``.
+
+  Some places of all rows at a time, because vectors of all tokens would take
+  more memory than all else, and most of the time. So does the derivative.
+  """
+
+  def add(total, places):
+    return total + jnp.sum(_look_up(table, places), axis=1), None
+
+  start = jnp.zeros((rows.shape[0], table.shape[1]), table.dtype)
+  return lax.scan(add, start, _some_places(rows))[0]
+
+
+def _sum_forwards(table, rows):
+  return _sum_of_tokens(table, rows), (table, rows)
+
+
+def _sum_backwards(residuals, d_total):
+  table, rows = residuals
+
+  def add(d_table, places):
+    # One past the end is dropped.
+    places = jnp.where(places < 0, table.shape[0], places)
+    d_places = jnp.broadcast_to(
+        d_total[:, None], (*places.shape, d_total.shape[1])
+    )
+    return d_table.at[places].add(d_places, mode='drop'), None
+
+  return lax.scan(add, jnp.zeros_like(table), _some_places(rows))[0], None
+
+
+_sum_of_tokens.defvjp(_sum_forwards, _sum_backwards)
+
+
+def _some_places(rows):
+  """Returns rows in pieces of some places, ``[pieces, n, places]``."""
+  rows = jnp.pad(
+      rows, ((0, 0), (0, -rows.shape[1] % _PLACES)), constant_values=-1
+  )
+  return jnp.moveaxis(rows.reshape(len(rows), -1, _PLACES), 1, 0)
+
+
+def _as_packed(rows):
+  """Returns rows of tokens as packed rows of one text each."""
+  count, length = rows.shape
+  there = rows >= 0
+  text = jnp.where(there, jnp.arange(count)[:, None], count)
+  num = jnp.sum(there, axis=1)
+  last = jnp.where(num > 0, (num - 1) * count + jnp.arange(count), length * count)
+  return packed_text.SentenceBatch(
+      words=jnp.zeros(0, jnp.int32),  # all that there are
+      places=jnp.maximum(rows, 0).T,
+      rows=text.T,
+      firsts=jnp.where(num > 0, jnp.arange(count), length * count),
+      lasts=last,
+      segment=jnp.zeros(count, jnp.int32),
+      index=jnp.arange(count),
+  )
