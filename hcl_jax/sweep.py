@@ -14,13 +14,10 @@ with means and deviations over seeds. The same command continues a sweep that
 was stopped.
 """
 
-import os
 import pathlib
 import sys
 
 from absl import flags
-import jax
-import joblib
 
 from hcl_jax import command
 from hcl_jax import configurations
@@ -29,6 +26,7 @@ from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
 from hcl_jax.sweeps import pool
+from hcl_jax.sweeps import slots
 from hcl_jax.sweeps import sweeping
 from hcl_jax.training import loop
 
@@ -63,7 +61,7 @@ def main(arguments: list[str]) -> int:
     workdir = pathlib.Path(command.given(_WORKDIR))
     fields = grid.read_fields(config, swept)
     if domains.small_runs(config):
-      _use_all_cores()
+      slots.use_cores()
     command.check_devices()
     sweep = sweeping.Sweep(
         config,
@@ -92,13 +90,6 @@ def main(arguments: list[str]) -> int:
   for line in results.failures():
     print(f'hcl_jax.sweep: {line}', file=sys.stderr)
   return 1 if results.failures() else 0
-
-
-def _use_all_cores():
-  """Makes a device of each core: small runs train one on each."""
-  flags_of_xla = os.environ.get('XLA_FLAGS', '')
-  if 'xla_force_host_platform_device_count' not in flags_of_xla:
-    jax.config.update('jax_num_cpu_devices', joblib.cpu_count())
 
 
 if __name__ == '__main__':

@@ -61,6 +61,7 @@ def main(arguments: list[str]) -> int:
       print(configurations.describe(config))
       return 0
     workdir = pathlib.Path(command.given(_WORKDIR))
+    comparison.use_cores(config)
     command.check_devices()
     with processes.together('prepare'):
       experiment = domains.make_experiment(config)
@@ -103,6 +104,7 @@ def report(
     lines += ['', reporting.score_table(scores)]
   if any(map(scores_lib.errors, scores.values())):
     lines += ['', header.about_errors(experiment)]
+  lines += comparison.closing_lines(experiment.config, scores)
   return '\n'.join(lines)
 
 

@@ -35,11 +35,13 @@ class Run(NamedTuple):
     number: of the run, from 0.
     values: of the swept fields, by name.
     config: the whole configuration, checked.
+    title: what to call the run, if not by its values.
   """
 
   number: int
   values: dict[str, Any]
   config: ml_collections.ConfigDict
+  title: str = ''
 
   @property
   def name(self) -> str:
@@ -48,8 +50,8 @@ class Run(NamedTuple):
 
   @property
   def label(self) -> str:
-    """Returns the values, to show."""
-    return ', '.join(f'{field}={x}' for field, x in self.values.items())
+    """Returns the title or the values, to show."""
+    return self.title or ', '.join(f'{field}={x}' for field, x in self.values.items())
 
 
 def read_fields(

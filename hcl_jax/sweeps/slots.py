@@ -8,6 +8,7 @@ from concurrent import futures
 import contextlib
 import dataclasses
 import functools
+import os
 import pathlib
 import queue
 import threading
@@ -38,6 +39,16 @@ class Job(NamedTuple):
 
   run: grid.Run
   folder: pathlib.Path
+
+
+def use_cores(most: int | None = None) -> None:
+  """Makes devices of the cores of a CPU, at most so many, before JAX starts."""
+  flags_of_xla = os.environ.get('XLA_FLAGS', '')
+  if 'xla_force_host_platform_device_count' not in flags_of_xla:
+    count = joblib.cpu_count()
+    jax.config.update(
+        'jax_num_cpu_devices', count if most is None else min(count, most)
+    )
 
 
 def default_per_device(num_runs: int, num_devices: int) -> int:

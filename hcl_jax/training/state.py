@@ -141,5 +141,12 @@ def local(tree: Any) -> Any:
 
 
 def copies(tree: Any) -> list[Any]:
-  """Returns a copy of a tree for each local device, on that device alone."""
-  return [jax.device_put(local(tree), x) for x in jax.local_devices()]
+  """Returns a copy of a tree for each local device that holds it, on it alone.
+
+  A run that trains on a device of its own is evaluated there, too.
+  """
+  sharding = jax.tree.leaves(tree)[0].sharding
+  devices = [x for x in jax.local_devices() if x in sharding.device_set]
+  if len(sharding.device_set) == 1:
+    return [jax.device_put(tree, devices[0])]
+  return [jax.device_put(local(tree), x) for x in devices]
