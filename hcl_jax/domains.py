@@ -3,9 +3,10 @@
 
 A room has modules ``config`` (FIELDS, SCORE, check; if it likes SMALL_RUNS,
 EVALUATE_FLAGS, set_protocols), ``experiment`` (prepare) and, if it likes,
-``encode`` (make, MUST_AGREE), to embed new rows, and ``prepare``, to prepare
-data sets. ``config.domain`` is the name of one of ours, or the path of a
-package of your own.
+``encode`` (make, MUST_AGREE; if it likes Encoder, own_rows), to embed new rows,
+``nearest`` (configure, count, Finder, UNIT), to look for texts, and
+``prepare``, to prepare data sets. ``config.domain`` is the name of one of ours,
+or the path of a package of your own.
 """
 
 import dataclasses
@@ -156,7 +157,8 @@ def load(
       names, which is not part of this package.
 
   Returns:
-    The encoder, on all local devices.
+    The encoder, on all local devices; of pairs, with methods ``query`` and
+    ``document``.
 
   Raises:
     ValueError: the run names code of its own, is of a domain that embeds
@@ -166,11 +168,7 @@ def load(
   """
   config = load_config(workdir, allow_code=allow_code)
   domain = domain_of(config)
-  if config.get('compare'):
-    raise ValueError(
-        f'{workdir} holds the runs {", ".join(config.compare)}; give the '
-        f'folder of one, such as {os.path.join(workdir, config.compare[-1])}.'
-    )
+  check_single(config, workdir)
   try:
     room = door(domain, 'encode')
   except ValueError:
@@ -182,7 +180,24 @@ def load(
   if inputs is None:  # It was trained by an earlier version.
     experiment = make_experiment(config, to_train=False)
     inputs = workdir_lib.plain(experiment.inputs)
-  return encoder_lib.restore(config, room.make(config, inputs), workdir, step)
+  return encoder_lib.restore(
+      config,
+      room.make(config, inputs),
+      workdir,
+      step,
+      make=getattr(room, 'Encoder', encoder_lib.Encoder),
+  )
+
+
+def check_single(
+    config: ml_collections.ConfigDict, workdir: str | os.PathLike
+) -> None:
+  """Raises a ValueError for a directory that holds several runs."""
+  if config.get('compare'):
+    raise ValueError(
+        f'{workdir} holds the runs {", ".join(config.compare)}; give the '
+        f'folder of one, such as {os.path.join(workdir, config.compare[-1])}.'
+    )
 
 
 def load_config(

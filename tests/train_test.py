@@ -240,7 +240,7 @@ class CommandTest(parameterized.TestCase):
         'nearest', f'--workdir={self.workdir}', f'--text={other}'
     )
     self.assertEqual(status, 2)
-    self.assertIn('other.txt has no sentence', err)
+    self.assertIn('other.txt has no text', err)
 
   def test_evaluating_nothing(self):
     status, _, err = self._run('evaluate', f'--workdir={self.workdir}')

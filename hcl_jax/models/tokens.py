@@ -49,9 +49,10 @@ class Tokenizer(Protocol):
 class HashedNgrams:
   """Finds the n-grams of characters of a text, hashed; case matters.
 
-  A row has the different n-grams of a text in no order. Of a text with more
-  than ``length`` of them it has those of the lowest hashes, which is a fair
-  sample, and the same one of what two texts share. There is nothing to learn.
+  A row has the n-grams of a text by their hash, each as often as it occurs. Of
+  a text with more than ``length`` of them it has those of the lowest hashes,
+  which is a fair sample, and the same one of what two texts share. There is
+  nothing to learn.
 
   Attributes:
     least: characters of the shortest n-grams.
@@ -104,7 +105,7 @@ class HashedNgrams:
             rows[fits] * np.int64(self.buckets)
             + (bucket % np.uint32(self.buckets))[fits]
         )
-    keys = np.unique(np.concatenate(keys))
+    keys = np.sort(np.concatenate(keys))
     row = keys // self.buckets
     place = np.arange(len(keys)) - np.searchsorted(row, row)
     fits = place < self.length

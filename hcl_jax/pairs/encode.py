@@ -11,6 +11,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from hcl_jax.pairs import data as pair_data
 from hcl_jax.pairs import items as items_lib
 from hcl_jax.pairs import readers as readers_lib
 from hcl_jax.pairs import task as two_towers
@@ -163,6 +164,21 @@ def make(
 def example(readers: Mapping[str, readers_lib.Reader]) -> dict[str, np.ndarray]:
   """Returns rows of both sides, for their shapes."""
   return {side: reader.example() for side, reader in readers.items()}
+
+
+def own_rows(
+    config: ml_collections.ConfigDict,
+) -> tuple[items_lib.Items, Sequence[str]]:
+  """Returns all documents of the data set of a run, and their names.
+
+  Raises:
+    FileNotFoundError: the data set is not there.
+  """
+  documents = pair_data.load_pairs(
+      config.data.name, data_dir=config.data.dir or None
+  ).documents
+  names = [items_lib.name(x, row) for row, x in enumerate(documents)]
+  return documents, names
 
 
 def _read(

@@ -14,6 +14,10 @@ from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 
 
+UNIT = 'sentences'
+_MOST = 50_000
+
+
 class Found(NamedTuple):
   """Sentence that was found, and the cosine of the two embeddings."""
 
@@ -24,6 +28,16 @@ class Found(NamedTuple):
 def configure(config: ml_collections.ConfigDict) -> None:
   """Drops from a configuration what only an evaluation needs."""
   config.evaluate.tasks_dir, config.evaluate.protocols = '', ()
+
+
+def count(
+    experiment: experiment_lib.Experiment,
+    texts: Sequence[str] | None,
+    max_sentences: int = _MOST,
+) -> int:
+  """Returns how many sentences a finder embeds."""
+  found = experiment.data.train if texts is None else texts
+  return min(len(found), max_sentences)
 
 
 class Finder:
@@ -41,7 +55,7 @@ class Finder:
       state: state_lib.TrainState,
       *,
       texts: Sequence[str] | None = None,
-      max_sentences: int = 50_000,
+      max_sentences: int = _MOST,
       progress: Callable[[int], None] = lambda done: None,
   ):
     self._corpus = experiment.data.train
@@ -51,8 +65,7 @@ class Finder:
         task_state=state.task_state,
     )
     self._texts = None if texts is None else list(texts[:max_sentences])
-    size = len(self._corpus if texts is None else texts)
-    self.size = min(size, max_sentences)
+    self.size = count(experiment, texts, max_sentences)
     if not self.size:
       raise ValueError('texts must have a sentence or more, got none.')
     tokens = [self._tokens(row) for row in range(self.size)]

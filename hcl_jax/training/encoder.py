@@ -5,6 +5,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import functools
 import os
 import pathlib
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from hcl_jax.runs import arrays as arrays_lib
 from hcl_jax.runs import progress as progress_lib
+from hcl_jax.storage import sources
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import loop
 from hcl_jax.training import optimizer as optimizer_lib
@@ -26,6 +28,8 @@ from hcl_jax.training import task as task_lib
 
 # Called with the number of rows that are embedded so far.
 ShowProgress = Callable[[int], None]
+
+_ENCODER = 'encoder'  # of an index
 
 
 class Parts(NamedTuple):
@@ -92,12 +96,30 @@ class Encoder:
   def embed_file(
       self, source: str | os.PathLike, output: str | os.PathLike
   ) -> str:
-    """Embeds what is in a file or folder, and shows progress.
+    """Embeds what is in a file or folder; see :meth:`embed_rows`.
 
     Args:
       source: file or folder, as :meth:`read` takes it.
+      output: file to write.
+
+    Raises:
+      ValueError: the rows or an argument are unsuitable.
+      OSError: something cannot be found, read or written.
+    """
+    check_output(output)
+    return self.embed_rows(*self.read(source), output)
+
+  def embed_rows(
+      self, rows: Any, names: Sequence[str], output: str | os.PathLike
+  ) -> str:
+    """Embeds rows into a file, an index to look in, and shows progress.
+
+    Args:
+      rows: as a call takes them.
+      names: of the rows.
       output: file to write, ``'FILE.npz'``: ``embeddings``, float32 ``[rows,
-        dim]``, and ``names``. It is written whole or not at all.
+        dim]``, ``names``, and ``encoder``, what tells this encoder from others.
+        It is written whole or not at all.
 
     Returns:
       A line on what was written.
@@ -107,19 +129,27 @@ class Encoder:
       OSError: something cannot be found, read or written.
     """
     output = check_output(output)
-    rows, names = self.read(source)
     unit = self.parts.unit
     with progress_lib.Progress(len(names), label='embed', unit=unit) as shown:
       embeddings = self(rows, progress=shown.update)
     arrays_lib.write(
         output,
-        {'embeddings': embeddings, 'names': np.array(names, dtype=str)},
+        {
+            'embeddings': embeddings,
+            'names': np.array(names, dtype=str),
+            _ENCODER: np.array(self.digest),
+        },
     )
     count, dim = embeddings.shape
     return (
         f'written to {output}: embeddings of {count} {unit}, {dim} numbers '
         f'each, by step {self.step}'
     )
+
+  @functools.cached_property
+  def digest(self) -> str:
+    """Returns what tells the parameters from those of other encoders."""
+    return sources.digest(map(np.asarray, jax.tree.leaves(self.params)))
 
   @property
   def inputs(self) -> Mapping[str, Any]:
@@ -144,6 +174,30 @@ class Encoder:
     )
 
 
+def read_index(
+    path: str | os.PathLike, encoder: Encoder
+) -> dict[str, np.ndarray]:
+  """Reads what ``embed_rows`` has written: embeddings and names.
+
+  Raises:
+    ValueError: the file is none such, or another encoder has made it.
+    FileNotFoundError: there is no such file.
+  """
+  index = arrays_lib.read(path)
+  if not {'embeddings', 'names', _ENCODER} <= set(index):
+    raise ValueError(
+        f'{path} is no index; write one with: hcl_jax embed --workdir=DIR '
+        '--output=FILE.npz'
+    )
+  if str(index[_ENCODER]) != encoder.digest:
+    raise ValueError(
+        f'{path} was made by another encoder than that of step {encoder.step} '
+        'of this run, so its embeddings cannot be compared; write it anew with '
+        'hcl_jax embed.'
+    )
+  return index
+
+
 def check_output(path: str | os.PathLike) -> pathlib.Path:
   """Raises a ValueError or OSError now, not when all is computed."""
   path = pathlib.Path(path)
@@ -164,6 +218,8 @@ def restore(
     parts: Parts,
     workdir: str | os.PathLike,
     step: int | None = None,
+    *,
+    make: Callable[..., Encoder] = Encoder,
 ) -> Encoder:
   """Restores an encoder from the checkpoints of a run.
 
@@ -172,6 +228,7 @@ def restore(
     parts: what its room knows of its encoders.
     workdir: directory of the run.
     step: number of a step that was kept; None for the last.
+    make: the class of the encoder.
 
   Raises:
     FileNotFoundError: there is no such checkpoint.
@@ -193,7 +250,7 @@ def restore(
     restored = checkpoints.restore(abstract, step)
   if restored is None:
     raise FileNotFoundError(f'{workdir} has no checkpoint yet.')
-  return Encoder(config, restored[1], parts, restored[0])
+  return make(config, restored[1], parts, restored[0])
 
 
 @dataclasses.dataclass(frozen=True)
