@@ -302,8 +302,8 @@ def _count_above(tables, bank, block_size, progress):
       progress(len(parts) * size)
   parts += map(jax.device_get, waiting)
   progress(count)
-  above, in_group = (np.concatenate(x)[:count] for x in zip(*parts, strict=True))
-  return above, in_group
+  above, in_group = map(np.concatenate, zip(*parts, strict=True))
+  return above[:count], in_group[:count]
 
 
 def _pad_rows(bank, block_size):

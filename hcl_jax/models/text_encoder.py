@@ -97,7 +97,7 @@ class Transformer(nn.Module):
     """Maps tokens ``[n, length]`` to embeddings ``[n, dim]``."""
     del train
     table = _table(self, self.num_tokens, self.width)
-    places = vit.positions(1, rows.shape[1], self.width)[0]
+    places = vit.positions(1, rows.shape[1], self.width)
     x = (_look_up(table, rows) + places).astype(self.dtype)
     there = rows >= 0
     # Of a text without tokens, all places; nothing attends to nothing.
@@ -107,7 +107,8 @@ class Transformer(nn.Module):
       x = block(x, seen[:, None, None, :])
     x = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, name='norm')(x)
     total = jnp.sum(x, axis=1, where=there[..., None], dtype=jnp.float32)
-    mean = total / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1)
+    count = jnp.sum(there, axis=1, keepdims=True).astype(jnp.float32)
+    mean = total / jnp.maximum(count, 1)
     return nn.Dense(self.dim, name='out')(mean)
 
 
@@ -246,13 +247,13 @@ def _as_packed(rows):
   there = rows >= 0
   text = jnp.where(there, jnp.arange(count)[:, None], count)
   num = jnp.sum(there, axis=1)
-  last = jnp.where(num > 0, (num - 1) * count + jnp.arange(count), length * count)
+  first, none = jnp.arange(count), length * count
   return packed_text.SentenceBatch(
       words=jnp.zeros(0, jnp.int32),  # all that there are
       places=jnp.maximum(rows, 0).T,
       rows=text.T,
-      firsts=jnp.where(num > 0, jnp.arange(count), length * count),
-      lasts=last,
+      firsts=jnp.where(num > 0, first, none),
+      lasts=jnp.where(num > 0, first + (num - 1) * count, none),
       segment=jnp.zeros(count, jnp.int32),
       index=jnp.arange(count),
   )

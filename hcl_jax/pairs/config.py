@@ -15,6 +15,7 @@ PROTOCOLS = ('validation', 'test')
 MEASURES = (
     'R@1', 'R@5', 'R@10', 'R@100', 'MRR', 'nDCG@10', 'group R@1'
 )  # fmt: skip
+VARIANTS = ('standard', 'hard', 'grouped', 'mined')
 ORDERS = ('random', 'grouped')
 # What encodes an item, by the kind of the items.
 ENCODERS = {
@@ -191,6 +192,30 @@ FIELDS = {
 def pairs() -> ml_collections.ConfigDict:
   """Returns two towers of hashed n-grams, with hard negatives."""
   return fields_lib.make(FIELDS)
+
+
+def set_variant(config: ml_collections.ConfigDict, variant: str) -> None:
+  """Sets what a variant is: of the loss, or how batches get negatives.
+
+  Args:
+    config: to be changed.
+    variant: a variant of the loss; ``'grouped'``, batches of whole groups; or
+      ``'mined'``, a mined negative for each pair.
+
+  Raises:
+    ValueError: there is no such variant.
+  """
+  if variant not in VARIANTS:
+    raise ValueError(
+        f'the variant must be one of {", ".join(VARIANTS)}; got {variant!r}.'
+    )
+  if variant == 'grouped':
+    config.data.order = 'grouped'
+  elif variant == 'mined':
+    config.mining.every_epochs = 1.0
+    config.data.num_negatives = 1
+  else:
+    config_lib.set_variant(config, variant)
 
 
 def check(config: ml_collections.ConfigDict) -> None:

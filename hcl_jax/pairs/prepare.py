@@ -61,8 +61,8 @@ full_name = pair_data.full_name
 
 _VERSION = tfds.core.Version('1.0.0')
 _CHUNK = 1000  # pairs of a record
-# From here on an epoch of the usual batches has few steps.
-_MANY = 20_000
+# The encoder that is proposed, by the kind of items.
+_ENCODERS = {'text': 'ngrams', 'vector': 'adapter', 'image': 'small'}
 
 
 def owns(dataset: str) -> bool:
@@ -124,24 +124,17 @@ def train_flags(dataset: str, info: Any) -> list[str]:
   """Returns the configuration that trains on pairs."""
   name = full_name(dataset)
   if molecules.owns(name):
-    config = 'molecules:hard'
     short = name.partition('/')[2]
     named = [] if short == 'molecules' else [f'--config.data.name={short}']
-    count = info.metadata['splits']['train']['pairs']
-    return [f'--config={config}', *named, *preparing.batch_size_flags(count, 512)]
-  metadata = info.metadata
-  count = metadata['splits']['train']['pairs']
-  size = 'small' if count < _MANY else 'large'
-  flags = [f'--config=pairs:{size},hard', f'--config.data.name={dataset}']
-  if metadata['kinds'] != ['text', 'text']:
-    encoder = {'vector': 'adapter', 'image': 'small'}
-    query, document = (encoder.get(x, 'ngrams') for x in metadata['kinds'])
+    return ['--config=molecules:hard', *named]
+  count = info.metadata['splits']['train']['pairs']
+  flags = ['--config=pairs:hard', f'--config.data.name={dataset}']
+  query, document = (_ENCODERS[x] for x in info.metadata['kinds'])
+  if query != _ENCODERS['text']:
     flags.append(f'--config.model.encoder={query}')
-    if document != query:
-      flags.append(f'--config.model.document_encoder={document}')
-  return flags + preparing.batch_size_flags(
-      count, 128 if size == 'small' else 512
-  )
+  if document != query:
+    flags.append(f'--config.model.document_encoder={document}')
+  return flags + preparing.batch_size_flags(count, 512)
 
 
 def make(dataset: str, root: pathlib.Path) -> None:

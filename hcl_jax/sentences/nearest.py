@@ -13,7 +13,6 @@ from hcl_jax.sentences import encode
 from hcl_jax.training import experiment as experiment_lib
 from hcl_jax.training import state as state_lib
 
-
 UNIT = 'sentences'
 _MOST = 50_000
 

@@ -51,7 +51,8 @@ class Run(NamedTuple):
   @property
   def label(self) -> str:
     """Returns the title or the values, to show."""
-    return self.title or ', '.join(f'{field}={x}' for field, x in self.values.items())
+    values = ', '.join(f'{field}={x}' for field, x in self.values.items())
+    return self.title or values
 
 
 def read_fields(
