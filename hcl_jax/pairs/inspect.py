@@ -36,15 +36,14 @@ def sample(
   ids, groups = pairs.ids[document], pairs.groups[document]
   logits = left @ right.T / _temperature(experiment, state)
   rows = np.arange(len(chosen))
-  has_groups = bool((groups >= 0).any())
-  labels = np.where(groups < 0, -2 - ids, groups) if has_groups else ids
-  labels = np.unique(labels, return_inverse=True)[1]
-  names = [f'group {label}' for label in labels] if has_groups else None
+  labels = np.unique(ids, return_inverse=True)[1]
+  # A document without a group is alone in its own.
+  groups = np.where(groups < 0, -2 - ids, groups)
   return sample_lib.Sample(
       embeddings=np.concatenate([left, right]),
       labels=np.concatenate([labels, labels]),
       items=_shown(pairs, query, document),
-      item_names=names and names + names,
+      item_names=None,
       negatives=sample_lib.Negatives(
           pos_logits=logits[rows, rows],
           neg_logits=logits,
@@ -54,6 +53,7 @@ def sample(
           tau_plus=config.loss.tau_plus,
       ),
       views=(left, right),
+      groups=np.concatenate([groups, groups]),
       rankings=_rankings(experiment, state, chosen[:_RANKINGS]),
   )
 

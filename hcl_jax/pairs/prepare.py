@@ -223,10 +223,11 @@ class PairsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 def _molecules(config, **where):
   columns = molecules.columns(config)
-  tiny = config == 'molecules_tiny'
-  share = tables.SHARE if tiny else molecules.SHARE
   parts = tables.divide(
-      columns, where=config, validation_share=share, test_share=share
+      columns,
+      where=config,
+      validation_share=molecules.VALIDATION_SHARE,
+      test_share=molecules.TEST_SHARE,
   )
   return PairsBuilder(
       config=config, parts=parts, source={'path': 'chemicals'}, **where

@@ -178,6 +178,7 @@ def beta_panel(
     items: np.ndarray | Sequence[str],
     names: Sequence[str] | None = None,
     labels: np.ndarray | None = None,
+    marked: str = 'false negatives',
 ) -> str:
   """Returns a panel that shows the weights of negatives as beta is dragged.
 
@@ -185,8 +186,8 @@ def beta_panel(
     runs: runs on the same items.
     items: images, uint8 ``[m, height, width, 3]``, or texts.
     names: captions of the images.
-    labels: integers ``[m]``; negatives with the anchor's label are marked as
-      false.
+    labels: integers ``[m]``; negatives with the anchor's label are marked.
+    marked: what these are.
 
   Returns:
     HTML with its data; the script is in :func:`page`.
@@ -206,7 +207,7 @@ def beta_panel(
     data['texts'] = list(items)
   # A "</script>" in the data must not end the script.
   encoded = json.dumps(data, allow_nan=False).replace('<', '\\u003c')
-  false = '' if labels is None else _fact('same', 'weight of false negatives')
+  same = '' if labels is None else _fact('same', f'weight of {marked}')
   return (
       '<div class="panel">\n'
       f'<script type="application/json">{encoded}</script>\n'
@@ -225,7 +226,7 @@ def beta_panel(
       '<div class="facts">'
       + _fact('number', 'effective number of negatives')
       + _fact('largest', 'largest weight')
-      + false
+      + same
       + _fact('loss', 'loss of the anchor', 'data-only="nce"')
       + '</div>\n'
       '<h3>Weights of the negatives, largest first</h3>\n'

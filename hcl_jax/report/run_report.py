@@ -203,13 +203,42 @@ class RunReport:
         'an anchor and drag beta: the bars are the weights, and the negatives '
         'with the largest weights are below.'
     )
-    if _item_labels(self._runs[0].sample) is not None:
-      words += " A ✱ marks false negatives, which have the anchor's class."
+    labels, marked = _marked(self._runs[0].sample)
+    if labels is not None:
+      words += f' A ✱ marks {marked}.'
     return [page.paragraph(words), beta_panel(self._runs)]
+
+  def _rankings(self):
+    """Returns what queries find, by all runs that have the same ones."""
+    first = self._runs[0].sample.rankings
+    runs = [
+        run
+        for run in self._runs
+        if [x.query for x in run.sample.rankings] == [x.query for x in first]
+    ]
+    tables = []
+    for number, ranking in enumerate(first):
+      found = {run.name: run.sample.rankings[number] for run in runs}
+      lines = [
+          [f'{place + 1}', *(_found(x.found[place]) for x in found.values())]
+          for place in range(len(ranking.found))
+      ]
+      header = [f'{k}: the right one is {x.rank}.' for k, x in found.items()]
+      tables.append(page.table(['', *header], lines, caption=ranking.query))
+    return [
+        page.paragraph(
+            'Queries of the validation part and the documents nearest to them, '
+            'of all. The right one is bold; a ✱ marks documents of its group, '
+            'which are certain to be wrong.'
+        ),
+        *tables,
+    ]
 
   def _gallery(self):
     run = self._runs[-1]
     sample = run.sample
+    if sample.rankings:
+      return self._rankings()
     m = len(sample.items)
     size = min(_GALLERY_SIZE, m - 1)
     if size < 1:
@@ -250,6 +279,12 @@ class RunReport:
     return save_chart(figure, self._output, *args)
 
 
+def _found(found):
+  """Returns what a query has found as a cell of a table."""
+  text = f'**{found.text}**' if found.mark == 'right' else found.text
+  return f'{text} {"✱ " * bool(found.mark == "same group")}{found.cosine:.3f}'
+
+
 def save_chart(
     figure: Any,
     output: pathlib.Path,
@@ -281,8 +316,16 @@ def beta_panel(runs: Sequence[inspection_lib.Inspection]) -> str:
       ],
       items=first.items,
       names=first.item_names,
-      labels=_item_labels(first),
+      labels=_marked(first)[0],
+      marked=_marked(first)[1],
   )
+
+
+def _marked(sample):
+  """Returns labels that mark negatives of the anchor's, and what these are."""
+  if sample.groups is not None:
+    return sample.groups, "negatives of the anchor's group"
+  return _item_labels(sample), 'false negatives'
 
 
 def _describe_pairs(sample):

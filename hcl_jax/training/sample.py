@@ -77,6 +77,8 @@ class Sample(NamedTuple):
     negatives: of the batch.
     views: two augmented views of the items, ``[m, dim]`` each, or both sides of
       pairs; None if there are none.
+    groups: of items, ``[m]``; items of one group are alike, though none answers
+      the other. None: not known.
     rankings: what some queries find, where the room has queries.
   """
 
@@ -86,6 +88,7 @@ class Sample(NamedTuple):
   item_names: list[str] | None
   negatives: Negatives
   views: tuple[np.ndarray, np.ndarray] | None = None
+  groups: np.ndarray | None = None
   rankings: Sequence[Ranking] = ()
 
 

@@ -149,7 +149,7 @@ class PrepareTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-      ('a.tsv', {'query_column': 'qury'}, "no column 'qury', only 'query'.*--qu"),
+      ('a.tsv', {'query_column': 'qury'}, "no column 'qury', only .*--query_"),
       ('a.tsv', {'group_column': 'x'}, "no column 'x'.*--group_column=NAME"),
       ('a.jsonl', {'document_column': 'x'}, "line 1, has no column 'x'"),
       ('a.jsonl', {'id_column': 'x'}, "has no column 'x'"),
@@ -167,7 +167,7 @@ class PrepareTest(parameterized.TestCase):
       ('a.tsv', [['a', 'b', 'c']], 'line 2: it must have 5 fields'),
       ('a.tsv', [['a', '', '', '', '']], 'line 2: the document must be a text'),
       ('a.csv', [[' ', 'a', '', '', '']], 'line 2: the query must be a text'),
-      ('a.jsonl', [[1, 'b', '', '', '']], 'line 1: the query must be a text, b'),
+      ('a.jsonl', [[1, 'b', '', '', '']], 'line 1: the query must be a text'),
       ('a.jsonl', [], 'has no pairs'),
       ('a.tsv', [['a', 'b', '', '', '']], 'all 1 rows share'),
       ('a.tsv', [[f'{i}', 'b', '', '', ''] for i in range(9)], 'all 9 rows'),
