@@ -7,6 +7,7 @@ from benchmarks import data_flags
 from benchmarks import graph
 from benchmarks import loss
 from benchmarks import mining
+from benchmarks import pairs
 from benchmarks import scale
 from benchmarks import soak
 from benchmarks import sweep
@@ -25,6 +26,7 @@ BENCHES = {
     'graph': cli.Bench(graph.command, (graph, data_flags)),
     'loss': cli.Bench(loss.command, (loss, own_loss)),
     'mining': cli.Bench(mining.command, (mining,)),
+    'pairs': cli.Bench(pairs.command, (pairs, data_flags)),
     'scale': cli.Bench(scale.command, (scale,)),
     'soak': cli.Bench(soak.command, (soak, data_flags)),
     'sweep': cli.Bench(sweep.command, (sweep, data_flags)),

@@ -12,6 +12,7 @@ from absl import flags
 import jax
 
 import hcl_jax
+from hcl_jax.runs import allocator
 from hcl_jax.storage import locations
 
 _STOPPED = 130  # as a shell says of Ctrl-C
@@ -46,6 +47,7 @@ def run(
   """
 
   def guarded(argv):
+    allocator.keep_freed_memory()
     try:
       return main(argv[1:])
     except UsageError as error:

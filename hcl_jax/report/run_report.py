@@ -20,6 +20,7 @@ from hcl_jax.training import fields as fields_lib
 
 _BETAS = np.concatenate([[0], np.geomspace(0.1, 20, 24)])
 _GALLERY_ANCHORS = 4
+_WIDTH = 60  # characters of a document in a ranking
 _GALLERY_SIZE = 10
 _PANEL_ANCHORS = 8
 _FALSE_AMONG = (1, 3, 10, 30, 100)
@@ -281,7 +282,11 @@ class RunReport:
 
 def _found(found):
   """Returns what a query has found as a cell of a table."""
-  text = f'**{found.text}**' if found.mark == 'right' else found.text
+  text = found.text
+  if len(text) > _WIDTH:
+    text = f'{text[: _WIDTH - 1]}…'
+  if found.mark == 'right':
+    text = f'**{text}**'
   return f'{text} {"✱ " * bool(found.mark == "same group")}{found.cosine:.3f}'
 
 

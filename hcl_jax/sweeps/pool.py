@@ -26,6 +26,7 @@ import jax
 import joblib
 
 from hcl_jax import domains
+from hcl_jax.runs import allocator
 from hcl_jax.runs import checkpoint
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sweeps import grid
@@ -179,6 +180,7 @@ def _pinned(cores: frozenset[int]) -> Iterator[None]:
 def _work(sender, job) -> None:
   """Does the work of a process."""
   # A terminal sends Ctrl-C to all; the parent tells its workers to leave.
+  allocator.keep_freed_memory()
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   sys.stderr = _Lines(sender)
