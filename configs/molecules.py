@@ -7,9 +7,9 @@ The pairs are made of the package chemicals at their first use. Trains two small
 towers with standard and with hard negatives from the same seed, side by side on
 two cores, and compares them with tf-idf and with towers that have learned
 nothing. One variant alone: configs/molecules.py:standard, :hard, :grouped
-(isomers in one batch) or :mined. The temperature is the best one of the standard
-loss on the validation part, and beta / temperature is 2, the library's rule;
-docs/results/retrieval.md has five seeds.
+(isomers in one batch) or :mined. The temperature is the best one of the
+standard loss on the validation part, and beta / temperature is 2, the library's
+rule; docs/results/retrieval.md has five seeds.
 """
 
 from hcl_jax.pairs import config as pair_config

@@ -8,8 +8,8 @@ PATH holds data of the kind that the run was trained on: a folder of images, an
 image, or a .npy file of images; an archive or folder of graphs, as "hcl_jax
 prepare" takes it; a text file with a sentence or document in each line. The
 data set of the run need not be there. Without --input, a run of pairs embeds
-all documents of its data set. FILE.npz gets 'embeddings', float32 [rows, dim], and
-'names', a str for each row; "hcl_jax nearest --index=FILE.npz" looks in it.
+all documents of its data set. FILE.npz gets 'embeddings', float32 [rows, dim],
+and 'names', a str for each row; "hcl_jax nearest --index=FILE.npz" looks in it.
 """
 
 from collections.abc import Sequence

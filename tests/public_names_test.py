@@ -20,8 +20,9 @@ _FILE = pathlib.Path(__file__).with_name('public_names.txt')
 _PACKAGES = (
     'hcl_jax', 'hcl_jax.analysis', 'hcl_jax.augment', 'hcl_jax.evaluation',
     'hcl_jax.graphs', 'hcl_jax.images', 'hcl_jax.models', 'hcl_jax.momentum',
-    'hcl_jax.report.plots', 'hcl_jax.schedules', 'hcl_jax.sentences',
-    'hcl_jax.theory', 'hcl_jax.training.experiment', 'hcl_jax.training.task',
+    'hcl_jax.pairs', 'hcl_jax.report.plots', 'hcl_jax.schedules',
+    'hcl_jax.sentences', 'hcl_jax.theory', 'hcl_jax.training.experiment',
+    'hcl_jax.training.task',
 )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def retrieval_ranks(
     block_size: int = _BLOCK_SIZE,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Ranks:
-  """Ranks all documents for each query by cosine, exactly.
+  """Finds the ranks of relevant documents, by cosine among all, exactly.
 
   A document is relevant to the queries whose id it has. Cosines that differ by
   1e-6 or less are equal, and of equal documents the irrelevant ones come
@@ -97,7 +97,7 @@ def ranks_of_scores(
     *,
     document_groups: Any = None,
 ) -> Ranks:
-  """Ranks all documents for each query by scores of another search.
+  """Finds the ranks of relevant documents by scores of another search.
 
   Of documents with equal scores the irrelevant ones come first.
 
@@ -159,7 +159,7 @@ class Difference(NamedTuple):
 
   mean: float
   error: float
-  count: int
+  queries: int
 
 
 def paired_difference(first: Any, second: Any) -> Difference:

@@ -21,7 +21,7 @@ def rank(
     query_ids: np.ndarray,
     poll: experiment_lib.Poll = lambda *_: None,
 ) -> tuple[str, evaluation.Ranks] | None:
-  """Ranks all documents for some queries.
+  """Finds the ranks of the right documents of some queries.
 
   Texts are ranked by tf-idf of their n-grams, vectors and images by the cosine
   of queries and documents as they are.

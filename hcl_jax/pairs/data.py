@@ -17,7 +17,6 @@ from hcl_jax.storage import locations
 from hcl_jax.storage import records
 from hcl_jax.storage import sources
 
-NAME = 'pairs'  # of all prepared data sets of pairs
 PARTS = tables.PARTS
 
 
@@ -57,11 +56,6 @@ class Pairs:
   parts: Mapping[str, Part]
 
 
-def full_name(dataset: str) -> str:
-  """Returns ``'pairs/NAME'``, also for NAME alone."""
-  return dataset if dataset.startswith(f'{NAME}/') else f'{NAME}/{dataset}'
-
-
 def load_pairs(
     name: str, *, data_dir: str | os.PathLike | None = None
 ) -> Pairs:
@@ -79,7 +73,7 @@ def load_pairs(
     FileNotFoundError: it is not prepared; the message says how to.
     ValueError: it is no data set of pairs.
   """
-  name, root = full_name(name), locations.data_dir(data_dir)
+  name, root = tables.full_name(name), locations.data_dir(data_dir)
   if molecules.owns(name) and locations.find(name, root) is None:
     from hcl_jax.pairs import prepare  # slow to import, and seldom needed
 
@@ -121,7 +115,7 @@ def collect(data: Mapping[str, Any] | Iterable[tuple[Any, Any]]) -> Pairs:
 
 
 def join(parts: Mapping[str, tables.Table]) -> Pairs:
-  """Numbers queries and documents of all parts."""
+  """Joins parts, and numbers their queries and documents."""
   queries, documents = items_lib.Distinct(), items_lib.Distinct()
   rows = {
       name: (queries.add(x.queries), documents.add(x.documents))

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from hcl_jax.pairs import data as pair_data
 from hcl_jax.pairs import items as items_lib
 from hcl_jax.pairs import molecules
 from hcl_jax.pairs import reading
@@ -55,9 +54,9 @@ FLAGS = {
     ),
     'test_share': Flag(float, tables.SHARE, 'Share of --pairs to test on.'),
 }  # fmt: skip
-DATASETS = f'{pair_data.NAME}/NAME'
+DATASETS = f'{tables.NAME}/NAME'
 
-full_name = pair_data.full_name
+full_name = tables.full_name
 
 _VERSION = tfds.core.Version('1.0.0')
 _CHUNK = 1000  # pairs of a record
@@ -68,7 +67,7 @@ _ENCODERS = {'text': 'ngrams', 'vector': 'adapter', 'image': 'small'}
 def owns(dataset: str) -> bool:
   """Returns whether a name is that of pairs."""
   name = dataset.partition(':')[0]
-  return name.partition('/')[0] == pair_data.NAME or molecules.owns(name)
+  return name.partition('/')[0] == tables.NAME or molecules.owns(name)
 
 
 def source(
@@ -99,7 +98,7 @@ def builder(
     return _molecules(config, **where)
   if not config or not options['pairs']:
     raise ValueError(
-        f'--dataset={pair_data.NAME}/NAME needs a name of your choice and '
+        f'--dataset={tables.NAME}/NAME needs a name of your choice and '
         'takes its pairs by --pairs.'
     )
   print(f'Reading {options["pairs"]}')
@@ -155,7 +154,7 @@ def make(dataset: str, root: pathlib.Path) -> None:
 class PairsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   """Writes pairs as the data set ``pairs/NAME``, a split for each part."""
 
-  name = pair_data.NAME
+  name = tables.NAME
   VERSION = _VERSION
 
   def __init__(

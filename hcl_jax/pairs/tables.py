@@ -14,6 +14,7 @@ from scipy.sparse import csgraph
 
 from hcl_jax.pairs import items as items_lib
 
+NAME = 'pairs'  # of all prepared data sets
 PARTS = ('train', 'validation', 'test')
 # Share of the validation and of the test part.
 SHARE = 0.05
@@ -41,6 +42,11 @@ class Table(NamedTuple):
   groups: np.ndarray
   negatives: items_lib.Items
   num_negatives: np.ndarray
+
+
+def full_name(dataset: str) -> str:
+  """Returns ``'pairs/NAME'``, also for NAME alone."""
+  return dataset if dataset.startswith(f'{NAME}/') else f'{NAME}/{dataset}'
 
 
 def divide(

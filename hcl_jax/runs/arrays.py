@@ -17,7 +17,7 @@ def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
       dir=path.absolute().parent, suffix='.npz', delete=False
   ) as file:
     try:
-      np.savez(file, **arrays)
+      np.savez(file, allow_pickle=False, **arrays)
       file.close()
       os.replace(file.name, path)
     except BaseException:
