@@ -329,6 +329,60 @@ class MemoryTest(testing.LossTest):
     self.assertEqual(seen, [4, 4])  # embed and backpropagate
 
 
+class FullyShardedTest(parameterized.TestCase):
+
+  @parameterized.parameters(False, True)
+  def test_parameters_in_shares_of_devices(self, chunked):
+    """FSDP: weights, rows and gradients are split, and all is as if whole."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ('data',))
+    split = jax.sharding.NamedSharding(mesh, P('data'))
+    params = {
+        'hidden': testing.normal(16, 32),
+        'out': testing.normal(32, 8, seed=1) / 4,
+    }
+    batch = testing.normal(64, 2, 16, seed=2)
+
+    def embed(params, rows):
+      hidden = jnp.tanh(jnp.matmul(rows, params['hidden']))
+      return jnp.matmul(hidden, params['out'])
+
+    def loss(params, z, rows):
+      return hcl_jax.in_batch_loss(
+          z[:, 0], z[:, 1], beta=1.0, block_size=16, bidirectional=True,
+          mesh=mesh,
+      ).mean()  # fmt: skip
+
+    def plain(params, rows):
+      z = embed(params, rows)
+      return hcl_jax.in_batch_loss(
+          z[:, 0], z[:, 1], beta=1.0, bidirectional=True
+      ).mean()
+
+    step = jax.value_and_grad(lambda p, x: loss(p, embed(p, x), x))
+    if chunked:
+      step = hcl_jax.chunked_value_and_grad(embed, loss, 16)
+    update = jax.jit(
+        lambda params, rows: (
+            lambda value, grads: (
+                value, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+            )
+        )(*step(params, rows)),
+        out_shardings=(None, split),
+    )  # fmt: skip
+    value, updated = update(
+        jax.device_put(params, split), jax.device_put(batch, split)
+    )
+    expected, grads = jax.jit(jax.value_and_grad(plain))(params, batch)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for name, x in updated.items():
+      self.assertEqual(x.sharding, split)
+      shard = x.addressable_shards[0].data
+      self.assertEqual(shard.shape[0], params[name].shape[0] // 8)
+      np.testing.assert_allclose(
+          x, params[name] - 0.1 * grads[name], rtol=1e-4, atol=1e-6
+      )
+
+
 class ErrorsTest(parameterized.TestCase):
 
   @parameterized.parameters(0, -1, 2.0, True, None)

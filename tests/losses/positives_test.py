@@ -284,6 +284,55 @@ class PositivesTest(testing.LossTest):
     )  # fmt: skip
     self.assert_close(loss(effective_negatives=0.6), loss(beta=betas), 1e-3)
 
+  @parameterized.parameters(*_BLOCKS, 'ring')
+  def test_effective_negatives_of_classes(self, block_size):
+    """Each anchor has the beta that bisection finds, and its gradient."""
+    arrays = testing.views(24, 6)
+    labels = np.arange(24) % 5
+    temperature = 0.3
+    units = [reference.unit(row) for z in arrays for row in z.tolist()]
+    betas = []
+    for i, unit in enumerate(units):
+      others = [
+          reference.dot(unit, other) / temperature
+          for j, other in enumerate(units)
+          if labels[j % 24] != labels[i % 24]
+      ]
+      betas.append(reference.beta_for_perplexity(others, 0.6))
+    expected, *expected_grads = reference.hard_supcon(
+        *arrays, labels, temperature=temperature, beta=betas,
+        # Betas are detached, the weights are not.
+        stop_gradient_weights=False,
+    )  # fmt: skip
+
+    def mean(z1, z2, labels, **where):
+      values = losses.supcon_loss(
+          z1, z2, labels, temperature=temperature, effective_negatives=0.6,
+          **where,
+      )  # fmt: skip
+      return values.mean(), values
+
+    if block_size == 'ring':
+      mesh = jax.sharding.Mesh(np.array(jax.devices()), ('batch',))
+
+      def of_device(*rows):
+        value, values = mean(*rows, axis_name='batch', block_size=2)
+        return jax.lax.pmean(value, 'batch'), values
+
+      whole = jax.shard_map(
+          of_device, mesh=mesh, in_specs=P('batch'), out_specs=(P(), P('batch'))
+      )
+    else:
+      whole = functools.partial(mean, block_size=block_size)
+    grads, values = jax.jit(jax.grad(whole, (0, 1), has_aux=True))(
+        *arrays, labels
+    )
+    # The perplexity is met to a part in a thousand, so beta nearly so.
+    self.assert_close(values, expected, 1e-3)
+    self.assert_same_gradient(
+        grads, tuple(np.array(g) for g in expected_grads), 5e-3
+    )
+
   @parameterized.product(name=_NAMES, block_size=_BLOCKS)
   def test_permutation_and_length_do_not_matter(self, name, block_size):
     z1, z2 = testing.views(11, 3)
