@@ -19,6 +19,7 @@ from hcl_jax.images import config as image_config
 from hcl_jax.images import data as image_data
 from hcl_jax.images import evaluate as image_evaluate
 from hcl_jax.images import experiment as image_experiment
+from hcl_jax.pairs import config as pair_config
 from hcl_jax.report import inspection
 from hcl_jax.runs import workdir as workdir_lib
 from hcl_jax.sentences import config as sentence_config
@@ -29,6 +30,7 @@ from hcl_jax.training import own_code
 from hcl_jax.training import state as state_lib
 from tests.support import corpus
 from tests.support import looping
+from tests.support import toy_pairs
 from tests.support import tu
 
 
@@ -180,6 +182,22 @@ class RunsTest(_OwnTest):
     left, right = (state.params[x]['words'] for x in ('left', 'right'))
     self.assertGreater(np.abs(left - right).max(), 0)
 
+  def test_pairs(self):
+    config = toy_pairs.config(
+        **{'model.encoder': _path('tokens'), 'model.tokens': 'characters'}
+    )
+    experiment = hcl_jax.make_experiment(config, data=toy_pairs.columns())
+    workdir = self.workdir()
+    hcl_jax.fit(experiment, workdir)
+    with self.assertRaisesRegex(ValueError, 'allow_code'):
+      hcl_jax.load(workdir)
+    encoder = hcl_jax.load(workdir, allow_code=True)
+    self.assertEqual({*encoder.params}, {'query', 'document'})
+    texts = experiment.data.pairs.queries[:5]
+    self.assertEqual(encoder.query(texts).shape, (5, config.model.dim))
+    both = encoder.query(texts), encoder.document(texts)
+    self.assertGreater(np.abs(both[0] - both[1]).max(), 1e-3)
+
   def test_a_run_that_begins_with_another_allows_its_code_alone(self):
     config = _image_config(_path('pooled'))
     workdir = self.workdir()
@@ -223,10 +241,17 @@ class ErrorsTest(_OwnTest):
         r'return embeddings \[3, D\], of floats; got float32 \[6, 4\]',
     )
 
-  def _check(self, config, words):
+  def test_of_pairs(self):
+    self._check(
+        toy_pairs.config(**{'model.encoder': _path('too_few')}),
+        r'return embeddings \[3, D\], of floats; got float32 \[1, 4\]',
+        data=toy_pairs.columns(),
+    )
+
+  def _check(self, config, words, **data):
     """A line that names the field, before anything is made."""
     with self.assertRaisesRegex(ValueError, words) as caught:
-      hcl_jax.make_experiment(config)
+      hcl_jax.make_experiment(config, **data)
     self.assertIn('config.model.encoder', str(caught.exception))
     self.assertNotIn('\n', str(caught.exception))
 
@@ -236,6 +261,7 @@ class NamesTest(parameterized.TestCase):
   @parameterized.parameters(
       (image_config.simclr, ''), (graph_config.infograph, ''),
       (sentence_config.quick_thoughts, 'gru'),
+      (pair_config.pairs, 'ngrams'),
   )  # fmt: skip
   def test_ours_are_no_code_of_others(self, make, default):
     config = make()

@@ -15,7 +15,7 @@ PROTOCOLS = ('validation', 'test')
 MEASURES = (
     'R@1', 'R@5', 'R@10', 'R@100', 'MRR', 'nDCG@10', 'group R@1'
 )  # fmt: skip
-VARIANTS = ('standard', 'hard', 'grouped', 'mined')
+VARIANTS = (*config_lib.VARIANTS, 'grouped', 'mined')
 ORDERS = ('random', 'grouped')
 # What encodes an item, by the kind of the items.
 ENCODERS = {

@@ -7,6 +7,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 
 from hcl_jax import models
 from hcl_jax.models import text_encoder
@@ -15,6 +16,7 @@ from hcl_jax.pairs import readers as readers_lib
 from hcl_jax.pairs import task as two_towers
 from hcl_jax.training import own_code
 
+_CHECKED = 3  # rows that an encoder of a user's own is checked with
 # Encoders of tokens, by the name that a configuration has for them.
 _OF_TOKENS = {
     'ngrams': 'bag',
@@ -69,7 +71,7 @@ def check(
     if ':' in pair_config.encoder_of(config, side):
       own_code.check(
           _tower(config, side, readers[side]),
-          (readers[side].example(),),
+          (np.repeat(readers[side].example(), _CHECKED, axis=0),),
           axis_name=axis_name,
       )
 

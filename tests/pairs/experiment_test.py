@@ -232,7 +232,7 @@ class EncoderTest(looping.LoopTest):
       found = finder.find(query, 3)
       self.assertEqual([x.text for x in found], list(index['names'][rows[row]]))
       np.testing.assert_allclose(
-          [x.cosine for x in found], cosines[row], rtol=1e-5
+          [x.cosine for x in found], cosines[row], rtol=1e-5, atol=1e-6
       )
     with self.assertRaisesRegex(ValueError, 'made by another encoder'):
       other = dataclasses.replace(

@@ -222,7 +222,7 @@ class MoleculesTest(parameterized.TestCase):
     self.assertLen(pairs.documents, 68_790)
     counts = {name: len(x.query) for name, x in pairs.parts.items()}
     self.assertEqual(
-        counts, {'train': 64_644, 'validation': 2_055, 'test': 2_091}
+        counts, {'train': 59_869, 'validation': 2_064, 'test': 6_857}
     )
     _, place, sizes = np.unique(
         pairs.groups, return_inverse=True, return_counts=True

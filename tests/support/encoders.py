@@ -84,6 +84,29 @@ def words(config, vocabulary_size):
   return Words(vocabulary_size, config.model.dim)
 
 
+class Tokens(nn.Module):
+  """Mean of the vectors of tokens, for one side of pairs."""
+
+  num_tokens: int
+  dim: int
+
+  @nn.compact
+  def __call__(self, rows, *, train):
+    del train
+    vectors = nn.Embed(self.num_tokens, self.dim)(jnp.maximum(rows, 0))
+    return jnp.mean(vectors, axis=1, where=(rows >= 0)[..., None])
+
+
+def tokens(config, side, num_tokens):
+  assert side in ('query', 'document')
+  return Tokens(num_tokens, config.model.dim)
+
+
+def too_few(config, side, num_tokens):
+  del config, side, num_tokens
+  return _Returns(lambda rows: jnp.zeros((1, 4)))
+
+
 class _Returns(nn.Module):
   """Returns what a function makes of the inputs."""
 

@@ -15,6 +15,7 @@ from hcl_jax.graphs import task as infograph
 from hcl_jax.graphs import tu_collections
 from hcl_jax.images import config as image_config
 from hcl_jax.images import task as image_tasks
+from hcl_jax.pairs import config as pair_config
 from hcl_jax.sentences import config as sentence_config
 from hcl_jax.sentences import task as quick_thoughts
 from hcl_jax.sweeps import grid
@@ -23,8 +24,10 @@ from hcl_jax.training import fields as fields_lib
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 _ALL = sorted(path.stem for path in _CONFIGS.glob('*.py'))
-_OTHERS = 'graphs', 'paper', 'sentences'  # take no variant alone
-_NAMES = [name for name in _ALL if name not in _OTHERS]
+_OTHERS = 'graphs', 'paper', 'retrieval', 'sentences'  # take no variant alone
+_PAIRS = 'molecules', 'pairs'
+_STANDARD = 'standard', 'debiased'  # beta is 0
+_NAMES = [name for name in _ALL if name not in (*_OTHERS, *_PAIRS)]
 
 
 def _get_config(name):
@@ -61,6 +64,34 @@ class ConfigsTest(parameterized.TestCase):
       loss = config.loss
       self.assertEqual((loss.beta, loss.tau_plus), expected)
       image_tasks.create(config, total_steps=10, steps_per_epoch=5)
+
+  @parameterized.parameters(*_PAIRS)
+  def test_pairs_in_every_variant(self, name):
+    get_config = _get_config(name)
+    domains.check(get_config())
+    for variant in pair_config.VARIANTS:
+      config = get_config(variant)
+      domains.check(config)
+      pair_config.check_devices(config, 8)
+      self.assertEqual(config.loss.beta > 0, variant not in _STANDARD)
+      self.assertEqual(config.data.order == 'grouped', variant == 'grouped')
+      self.assertEqual(config.mining.every_epochs > 0, variant == 'mined')
+    with self.assertRaisesRegex(ValueError, "grouped, mined; got 'soft'"):
+      get_config('soft')
+
+  def test_experiments_on_retrieval(self):
+    get_config = _get_config('retrieval')
+    for batches in ('random', 'grouped', 'mined', 'batch'):
+      for method in ('standard', 'hard', 'margin', 'effective'):
+        for scale in ('', ',tune'):
+          config = get_config(f'{batches}_{method}{scale}')
+          fields = grid.read_config(config)
+          first = {field: values[0] for field, values in fields.items()}
+          del config.sweep
+          domains.check(fields_lib.with_values(config, first))
+    for argument in ('random', 'random_soft', 'random_hard,full'):
+      with self.assertRaisesRegex(ValueError, 'must be BATCHES_METHOD'):
+        get_config(argument)
 
   def test_a_folder_of_images_has_a_name_of_its_own(self):
     get_config = _get_config('image_folder')

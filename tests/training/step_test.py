@@ -260,9 +260,10 @@ class HyperparametersTest(absltest.TestCase):
     values = {
         'seed': 7, 'loss.beta': 0.0, 'loss.tau_plus': 0.0,
         'optimizer.learning_rate': 0.1, 'optimizer.b2': 0.9,
+        'loss.temperature': 0.1,
     }  # fmt: skip
-    self.assertEqual(program(**values), first)
-    self.assertNotEqual(program(**{'loss.temperature': 0.1}), first)
+    self.assertTrue(program(**values) == first, 'other programs')
+    self.assertFalse(program(**{'optimizer.clip_norm': 1.0}) == first)
 
 
 class LoweringTest(parameterized.TestCase):
