@@ -5,9 +5,9 @@
   python -m hcl_jax.train --config=configs/pairs.py:hard --workdir=DIR \\
       --config.data.name=questions
 
-The argument is standard, debiased, hard (the default), grouped (pairs of a group
-in one batch) or mined (hard negatives of the training documents, anew every epoch).
-Encoders read hashed n-grams of characters; of vectors,
+The argument is standard, debiased, hard (the default), grouped (pairs of a
+group in one batch) or mined (hard negatives of the training documents, anew
+every epoch). Encoders read hashed n-grams of characters; of vectors,
 --config.model.encoder=adapter, and of images small.
 """
 

@@ -62,8 +62,15 @@ _METHODS = {
 _CHOSEN: dict[str, dict[str, float]] = {
     'random_standard': {'loss.temperature': 0.1},
     'random_hard': {'loss.temperature': 0.1, 'loss.beta': 0.2},
+    'random_margin': {'loss.margin': -0.1},
+    'random_effective': {
+        'loss.temperature': 0.1,
+        'loss.effective_negatives': 0.95,
+    },
     'grouped_standard': {'loss.temperature': 0.15},
     'grouped_hard': {'loss.temperature': 0.15, 'loss.beta': 0.45},
+    'mined_standard': {'loss.temperature': 0.1},
+    'mined_hard': {'loss.temperature': 0.15, 'loss.beta': 0.45},
 }
 
 
