@@ -54,8 +54,9 @@ def batches(
     found = None
     if known > 0:
       found = _find(refresh, workdir, known, step, state, poll, say)
+      needed = [*saved_steps(), step]  # which all processes ask together
       if processes.is_first():
-        _remove_old(workdir, refresh.every, [*saved_steps(), step])
+        _remove_old(workdir, refresh.every, needed)
     yield from experiment.batches(step, last - step, found)
     step = last
 
