@@ -37,6 +37,7 @@ def get_config(variant=None):
   config.augment.flip = 0.0  # a mirrored digit is none
 
   config.loss.temperature = 0.2
+  config.loss.beta = 0.4  # beta / temperature is 2, the library's rule
   config.evaluate.knn_temperature = 0.2
 
   config.model.name = 'small'

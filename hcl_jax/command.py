@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import os
+import shutil
 import sys
 from typing import Any
 
@@ -85,6 +86,17 @@ def run(
     return rest
 
   app.run(guarded, flags_parser=parse)
+
+
+def program() -> str:
+  """Returns what one types to run ``hcl_jax`` again."""
+  if shutil.which('hcl_jax'):
+    return 'hcl_jax'
+  path = os.path.join(os.path.dirname(sys.executable), 'hcl_jax')
+  if not os.path.exists(path):
+    return f'{sys.executable} -m hcl_jax'
+  short = os.path.relpath(path)
+  return path if short.startswith(os.pardir) else short
 
 
 def only_checks() -> bool:

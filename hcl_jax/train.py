@@ -92,6 +92,10 @@ def main(arguments: list[str]) -> int:
     ) from error
   if processes.is_first():
     print(report(experiment, scores))
+    for line in comparison.closing_lines(
+        experiment, scores, workdir, command.program()
+    ):
+      print(line)
   return 0
 
 
@@ -104,7 +108,6 @@ def report(
     lines += ['', reporting.score_table(scores)]
   if any(map(scores_lib.errors, scores.values())):
     lines += ['', header.about_errors(experiment)]
-  lines += comparison.closing_lines(experiment.config, scores)
   return '\n'.join(lines)
 
 

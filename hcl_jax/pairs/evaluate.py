@@ -5,6 +5,8 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import functools
+import pathlib
+import shlex
 from typing import Any
 
 import ml_collections
@@ -14,6 +16,8 @@ from hcl_jax import evaluation
 from hcl_jax.pairs import baselines as baselines_lib
 from hcl_jax.pairs import config as pair_config
 from hcl_jax.pairs import data as pair_data
+from hcl_jax.pairs import items as items_lib
+from hcl_jax.pairs import molecules
 from hcl_jax.runs import scores as scores_lib
 from hcl_jax.training import experiment as experiment_lib
 
@@ -54,31 +58,65 @@ def baselines(
   return {**scores, _NO_LEARNING: untrained}
 
 
-def closing_lines(scores: Mapping[str, scores_lib.Scores]) -> list[str]:
-  """Says by how much the last of several runs exceeds each of the others."""
-  runs = {
-      name: _ranks_of(x)
-      for name, x in scores.items()
-      if name != _NO_LEARNING and _RANKS in x
-  }
+def closing_lines(
+    experiment: experiment_lib.Experiment,
+    scores: Mapping[str, scores_lib.Scores],
+    workdir: pathlib.Path,
+    program: str,
+) -> list[str]:
+  """Says by how much the last variant exceeds the others, and what to do next.
+
+  ``program`` is what one types for ``hcl_jax``.
+  """
+  variants = experiment.config.compare
+  runs = {x: _ranks_of(scores[x]) for x in variants if _RANKS in scores[x]}
   if len(runs) < 2:
     return []
   *others, last = runs
-  lines = []
+  seeds = 'one seed'
+  if molecules.owns(experiment.config.data.name):
+    seeds += '; five are in docs/results/retrieval.md'
+  lines = [
+      '',
+      f'Paired differences over the {len(runs[last].in_group)} test queries ± '
+      f'their standard errors, in points ({seeds}):',
+  ]
   for name in others:
-    for measure in ('R@1', 'MRR', 'group R@1'):
-      first, second = (
-          evaluation.retrieval_values(runs[x], [measure])[measure]
-          for x in (last, name)
-      )
-      if np.isfinite(first).sum() < 2:
-        continue
-      mean, error, count = evaluation.paired_difference(first, second)
-      lines.append(
-          f'{last} - {name}: {measure} {100 * mean:+.1f} +- '
-          f'{100 * error:.1f} points over the same {count} test queries'
-      )
+    found = _differences(runs[last], runs[name])
+    lines.append(f'  {last} - {name}: {", ".join(found)}')
+  folder = shlex.quote(str(workdir))
+  lines += ['', f'Look inside: {program} analyze --workdir={folder}']
+  query = _found_query(experiment, runs[last])
+  if query is not None:
+    run = shlex.quote(str(workdir / last))
+    query = shlex.quote(query)
+    lines.append(f'Search: {program} nearest --workdir={run} --query={query}')
   return lines
+
+
+def _differences(first, second) -> list[str]:
+  """Returns by how much the first ranks exceed the second, by measure."""
+  found = []
+  for measure in ('R@1', 'MRR', 'group R@1'):
+    values = [
+        evaluation.retrieval_values(x, [measure])[measure]
+        for x in (first, second)
+    ]
+    if np.isfinite(values[0]).sum() > 1:
+      mean, error, _ = evaluation.paired_difference(*values)
+      found.append(f'{measure} {100 * mean:+.1f} ± {100 * error:.1f}')
+  return found
+
+
+def _found_query(experiment, ranks) -> str | None:
+  """Returns a short test query that was found, if queries are texts."""
+  pairs = experiment.data.pairs
+  rows, _ = _queries(experiment.config, pairs, 'test')
+  if items_lib.kind(pairs.queries) != 'text':
+    return None
+  texts = items_lib.take(pairs.queries, rows[ranks.of_relevant[:, 0] == 1])
+  fits = [x for x in texts if 12 < len(x) < 40]
+  return (fits or texts or [None])[0]
 
 
 def _queries(config, pairs, part) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 """Trains a run, or variants of a loss from the same seed to compare them."""
 
 import os
+import pathlib
 
 import jax
 import ml_collections
@@ -98,14 +99,22 @@ def compare(
 
 
 def closing_lines(
-    config: ml_collections.ConfigDict, scores: dict[str, scores_lib.Scores]
+    experiment: experiment_lib.Experiment,
+    scores: dict[str, scores_lib.Scores],
+    workdir: pathlib.Path,
+    program: str,
 ) -> list[str]:
-  """Returns what the room says of a comparison, below its scores."""
+  """Returns what the room says of a comparison, below its scores.
+
+  ``program`` is what one types for ``hcl_jax``.
+  """
+  config = experiment.config
   if not config.get('compare'):
     return []
   room = domains.door(domains.domain_of(config), 'evaluate')
-  say = getattr(room, 'closing_lines', lambda scores: [])
-  return list(say(scores))
+  if not hasattr(room, 'closing_lines'):
+    return []
+  return room.closing_lines(experiment, scores, workdir, program)
 
 
 def use_cores(config: ml_collections.ConfigDict) -> None:

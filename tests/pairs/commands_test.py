@@ -99,7 +99,7 @@ class CommandsTest(commands.CommandsTest):
         "--config.evaluate.protocols=('test',)",
     )  # fmt: skip
     self.assertEqual(done.status, 0, done.err)
-    self.assertRegex(done.out, r'(?m)^hard - standard: R@1 [+-]\d+\.\d \+- ')
+    self.assertRegex(done.out, r'(?m)^  hard - standard: R@1 [+-]\d+\.\d ± ')
     scores = json.loads((workdir / 'scores.json').read_text())
     self.assertContainsSubset(('tf-idf', 'untrained', 'standard'), scores)
     done = self.run_here('nearest', f'--workdir={workdir}', '--query=a')

@@ -160,12 +160,11 @@ class ComparisonTest(looping.LoopTest):
     standard = workdir_lib.load_config(workdir / 'standard')
     self.assertEqual(standard.loss.temperature, 0.1)
     self.assertEqual(standard.loss.beta, 0)
-    text = train.report(experiment, scores)
-    self.assertRegex(
-        text,
-        r'hard - standard: R@1 [+-]\d+\.\d \+- \d+\.\d points over the same '
-        r'\d+ test queries',
-    )
+    lines = comparison.closing_lines(experiment, scores, workdir, 'hcl_jax')
+    text = '\n'.join(lines)
+    self.assertRegex(text, r'hard - standard: R@1 [+-]\d+\.\d ± \d+\.\d, MRR')
+    self.assertIn(f'hcl_jax analyze --workdir={workdir}', text)
+    self.assertNotIn('tf-idf', text)
     self.assertEqual(comparison.compare(experiment, workdir), scores)
 
   def test_side_by_side_is_one_by_one(self):
