@@ -154,6 +154,21 @@ def retrieval_values(
   return {name: _measure(ranks, name) for name in measures}
 
 
+def rows_of_ids(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+  """Returns the rows of ``ids`` that have each wanted id, -1 after the last.
+
+  Int32 ``[len(wanted), most rows of one id]``.
+  """
+  order = np.argsort(ids, kind='stable')
+  start, stop = (
+      np.searchsorted(ids[order], wanted, side=side)
+      for side in ('left', 'right')
+  )
+  places = start[:, None] + np.arange(max(int((stop - start).max()), 1))
+  rows = order[np.minimum(places, len(ids) - 1)]
+  return np.where(places < stop[:, None], rows, -1).astype(np.int32)
+
+
 class Difference(NamedTuple):
   """Holds a mean difference over queries and its standard error."""
 
@@ -214,7 +229,7 @@ class _Wanted(NamedTuple):
     if document_groups is None:
       document_groups = np.full(size, -1, np.int32)
     groups = _ids('document_groups', document_groups, size)
-    relevant = _relevant(query_ids, document_ids)
+    relevant = rows_of_ids(document_ids, query_ids)
     if not (relevant[:, 0] >= 0).all():
       row = int(np.argmin(relevant[:, 0] >= 0))
       raise ValueError(
@@ -269,18 +284,6 @@ def _ids(name, values, count):
         f'{list(values.shape)}.'
     )
   return values.astype(np.int32)
-
-
-def _relevant(query_ids: np.ndarray, document_ids: np.ndarray) -> np.ndarray:
-  """Returns rows of the documents of each id, int32 ``[n, p]``, -1 for none."""
-  order = np.argsort(document_ids, kind='stable')
-  start, stop = (
-      np.searchsorted(document_ids[order], query_ids, side=side)
-      for side in ('left', 'right')
-  )
-  places = start[:, None] + np.arange(max(int((stop - start).max()), 1))
-  rows = order[np.minimum(places, len(order) - 1)]
-  return np.where(places < stop[:, None], rows, -1).astype(np.int32)
 
 
 def _count_above(tables, bank, block_size, progress):

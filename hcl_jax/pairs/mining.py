@@ -9,6 +9,7 @@ import ml_collections
 import numpy as np
 
 import hcl_jax
+from hcl_jax.evaluation import retrieval
 from hcl_jax.pairs import batches
 from hcl_jax.pairs import data as pair_data
 from hcl_jax.training import experiment as experiment_lib
@@ -83,27 +84,14 @@ def mine(
   queries, first, inverse = np.unique(
       part.query, return_index=True, return_inverse=True
   )
-  own = _own_rows(pairs.ids[documents], pairs.ids[part.document[first]])
+  own = retrieval.rows_of_ids(
+      pairs.ids[documents], pairs.ids[part.document[first]]
+  )
   device_blocks = _Blocks(
       embed('document', documents, poll), depth=depth, skip=skip, margin=margin
   )
   found = device_blocks(embed('query', queries, poll), own, poll)
   return np.where(found < 0, -1, documents[found])[inverse].astype(np.int32)
-
-
-def _own_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns the rows of ``ids`` that have each wanted id, -1 after the last.
-
-  Int32 ``[len(wanted), most rows of one id]``.
-  """
-  order = np.argsort(ids, kind='stable')
-  start, stop = (
-      np.searchsorted(ids[order], wanted, side=side)
-      for side in ('left', 'right')
-  )
-  places = start[:, None] + np.arange(max((stop - start).max(), 1))
-  rows = order[np.minimum(places, len(ids) - 1)]
-  return np.where(places < stop[:, None], rows, -1).astype(np.int32)
 
 
 class _Blocks:
