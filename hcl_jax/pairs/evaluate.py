@@ -42,6 +42,16 @@ def make(
   }
 
 
+def num_scored(
+    config: ml_collections.ConfigDict, pairs: pair_data.Pairs
+) -> int | None:
+  """Returns how many queries are looked for, if of one part only."""
+  if len(config.evaluate.protocols) != 1:
+    return None
+  rows, _ = _queries(config, pairs, config.evaluate.protocols[0])
+  return len(rows)
+
+
 def baselines(
     experiment: experiment_lib.Experiment, parts: experiment_lib.Poll
 ) -> dict[str, scores_lib.Scores]:

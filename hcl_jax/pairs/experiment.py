@@ -60,6 +60,12 @@ def prepare(
   """
   found = like.data if like else _load(config, data)
   pairs = found.pairs
+  missing = [x for x in config.evaluate.protocols if x not in pairs.parts]
+  if missing:
+    raise ValueError(
+        f'config.evaluate.protocols must be parts of {config.data.name}, '
+        f'{", ".join(pairs.parts)}; got {missing[0]!r}.'
+    )
   epoch = pair_batches.PairBatches(
       pairs,
       'train',
@@ -101,6 +107,7 @@ def prepare(
           f'{total} steps of {config.data.batch_size}, seed {config.seed}; '
           f'scored against all {len(pairs.documents)} documents'
       ),
+      num_scored=evaluate.num_scored(config, pairs),
       sample=inspect.sample,
       data=found._replace(embed=embed),
       inputs=encode.inputs(found.readers) | found.digest,

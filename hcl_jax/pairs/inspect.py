@@ -34,7 +34,8 @@ def sample(
   left = data.embed(state, 'query', query)
   right = data.embed(state, 'document', document)
   ids, groups = pairs.ids[document], pairs.groups[document]
-  logits = left @ right.T / _temperature(experiment, state)
+  temperature = _temperature(experiment, state)
+  logits = left @ right.T / temperature
   rows = np.arange(len(chosen))
   labels = np.unique(ids, return_inverse=True)[1]
   # A document without a group is alone in its own.
@@ -51,6 +52,7 @@ def sample(
           anchors=rows,
           items=len(rows) + rows,
           tau_plus=config.loss.tau_plus,
+          temperature=temperature,
       ),
       views=(left, right),
       groups=np.concatenate([groups, groups]),

@@ -386,7 +386,9 @@ def _effective(run, beta):
 
 def _log_floor(run):
   loss = run.config.loss
-  return -1 / loss.temperature if loss.floor == 'sphere' else None
+  if loss.floor != 'sphere':
+    return None
+  return -1 / (run.sample.negatives.temperature or loss.temperature)
 
 
 def _clamped(run):

@@ -28,6 +28,7 @@ class Negatives(NamedTuple):
     anchors: the item that each anchor is of, ``[a]``.
     items: the item that each column is of, ``[n]``.
     tau_plus: class prior that the loss takes.
+    temperature: that of the logits, if it was learned; None: the configured.
   """
 
   pos_logits: np.ndarray | None
@@ -36,6 +37,7 @@ class Negatives(NamedTuple):
   anchors: np.ndarray
   items: np.ndarray
   tau_plus: float = 0.0
+  temperature: float | None = None
 
 
 class Found(NamedTuple):

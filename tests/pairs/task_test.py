@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The task of two towers: its loss, its temperature, what it embeds."""
 
+from unittest import mock
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
@@ -10,6 +12,7 @@ import numpy as np
 import hcl_jax
 from hcl_jax import domains
 from hcl_jax.pairs import config as pair_config
+from hcl_jax.pairs import tables
 from tests.support import toy_pairs
 
 _NEGATIVES = [[f'other {i}', f'more {i}'][: i % 3] for i in range(300)]
@@ -187,6 +190,16 @@ class EncodersTest(parameterized.TestCase):
   def test_bad_fields(self, fields, message):
     with self.assertRaisesRegex(ValueError, message):
       _experiment(**fields)
+
+  def test_a_part_that_is_not_there(self):
+    parts = tables.divide(toy_pairs.columns(), test_share=0)
+    with mock.patch.object(tables, 'divide', lambda *_: parts):
+      with self.assertRaisesRegex(ValueError, "train, validation; got 'test'"):
+        _experiment()
+      fields = {'evaluate.protocols': ('validation',)}
+      self.assertEqual(
+          _experiment(**fields).num_scored, len(parts['validation'].ids)
+      )
 
   def test_one_tower_needs_items_of_one_shape(self):
     data = {
