@@ -20,6 +20,9 @@ from hcl_jax.training import config as config_lib
 
 def get_config(variant=None):
   config = image_config.simclr()
+  config.loss.temperature = 0.2
+  config.loss.beta = 0.4  # beta / temperature is 2, the library's rule
+  config.loss.tau_plus = 0.0  # of 0.1, half of the anchors are at the floor
   if variant is None:
     config.compare = ('standard', 'hard')
   else:
@@ -36,8 +39,6 @@ def get_config(variant=None):
   config.augment.scale = (0.4, 1.0)
   config.augment.flip = 0.0  # a mirrored digit is none
 
-  config.loss.temperature = 0.2
-  config.loss.beta = 0.4  # beta / temperature is 2, the library's rule
   config.evaluate.knn_temperature = 0.2
 
   config.model.name = 'small'

@@ -224,7 +224,7 @@ class RunReport:
           [f'{place + 1}', *(_found(x.found[place]) for x in found.values())]
           for place in range(len(ranking.found))
       ]
-      header = [f'{k}: the right one is {x.rank}.' for k, x in found.items()]
+      header = [f'{k}: right one at {x.rank}' for k, x in found.items()]
       tables.append(page.table(['', *header], lines, caption=ranking.query))
     return [
         page.paragraph(
