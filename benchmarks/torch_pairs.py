@@ -12,11 +12,13 @@ from torch.nn import functional as F
 Batch = dict[str, np.ndarray]
 
 
-class _Bag(nn.Module):
+class Bag(nn.Module):
+  """Sums vectors of tokens, with a hidden layer behind."""
 
   def __init__(self, num_tokens, token_dim, width, dim):
     super().__init__()
     self.tokens = nn.EmbeddingBag(num_tokens, token_dim, mode='sum')
+    nn.init.normal_(self.tokens.weight, std=0.02)  # as ours
     self.out = nn.Sequential(
         nn.Linear(token_dim, width), nn.ReLU(), nn.Linear(width, dim)
     )
@@ -55,14 +57,14 @@ def make_epoch(
   torch.set_num_threads(threads)
   torch.manual_seed(0)
   towers = nn.ModuleList(
-      [_Bag(num_tokens, token_dim, width, dim) for _ in range(2)]
+      [Bag(num_tokens, token_dim, width, dim) for _ in range(2)]
   )
   optimizer = torch.optim.Adam(towers.parameters(), lr=learning_rate)
 
   def epoch():
     for batch in batches():
       query, document = (
-          F.normalize(tower(*_flat(batch[side])))
+          F.normalize(tower(*flat(batch[side])))
           for tower, side in zip(towers, ('query', 'document'), strict=True)
       )
       logits = query @ document.T / temperature
@@ -76,7 +78,7 @@ def make_epoch(
   return epoch
 
 
-def _flat(rows):
+def flat(rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
   """Returns tokens without padding, and where each row begins."""
   there = rows >= 0
   counts = there.sum(axis=1)
