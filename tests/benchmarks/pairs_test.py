@@ -33,7 +33,7 @@ class BenchPairsTest(absltest.TestCase):
   def test_refuses_what_cannot_be(self):
     done = commands.run('benchmarks', 'pairs', '--pairs_batch=1')
     self.assertEqual(done.status, 2)
-    self.assertIn('--pairs_batch must be 2 or more, got 1', done.err)
+    self.assertIn('--pairs_batch must be >= 2, got 1', done.err)
 
 
 if __name__ == '__main__':
