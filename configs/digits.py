@@ -11,10 +11,10 @@ standard loss, but for the temperature, which is the same for all and was not
 tuned.
 
 Over seeds 0 to 4, on two cores of an AMD EPYC, kNN / linear: standard 57.1 /
-70.9 %, hard 60.4 / 74.1 %, which is 3.3 +- 0.7 / 3.2 +- 0.7 points more (mean of
-the differences of one seed, and its standard error). With tau_plus = 0.1 half
-of the anchors are at the floor, and the gain is lost: 56.8 / 68.9 %. Raw pixels
-have 47.2 / 21.9 %, an untrained encoder 34.2 / 30.7 %.
+70.9 %, hard 60.4 / 74.1 %, which is 3.3 +- 0.7 / 3.2 +- 0.7 points more (mean
+of the differences of one seed, and its standard error). With tau_plus = 0.1
+half of the anchors are at the floor, and the gain is lost: 56.8 / 68.9 %. Raw
+pixels have 47.2 / 21.9 %, an untrained encoder 34.2 / 30.7 %.
 """
 
 from hcl_jax.images import config as image_config

@@ -74,7 +74,7 @@ class MainTest(parameterized.TestCase):
   def test_configs_and_doctor(self):
     status, out, err = self._run('configs')
     self.assertEqual(status, 0, err)
-    self.assertRegex(out, r'(?m)^digits +Quick start')
+    self.assertRegex(out, r'(?m)^molecules +Quick start')
     status, out, err = self._run('doctor')
     self.assertEqual(status, 0, err)
     self.assertRegex(out, r'(?m)^devices +cpu: 1 x')
