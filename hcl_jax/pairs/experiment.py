@@ -58,6 +58,11 @@ def prepare(
     like: likewise.
     data: pairs at hand, as ``data.collect`` takes them.
   """
+  if to_train and not like:
+    # Variants that train side by side have a core each.
+    alone = config.compare and config.compare_jobs > 1
+    alone = alone and jax.default_backend() == 'cpu'
+    pair_config.check_devices(config, 1 if alone else jax.device_count())
   found = like.data if like else _load(config, data)
   pairs = found.pairs
   missing = [x for x in config.evaluate.protocols if x not in pairs.parts]

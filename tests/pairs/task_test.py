@@ -191,6 +191,14 @@ class EncodersTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       _experiment(**fields)
 
+  def test_batches_that_do_not_divide(self):
+    with self.assertRaisesRegex(ValueError, 'does not divide over 8 devices'):
+      _experiment(**{'data.batch_size': 30})
+    _experiment(**{
+        'data.batch_size': 30, 'compare': ('standard', 'hard'),
+        'compare_jobs': 2,
+    })  # fmt: skip
+
   def test_a_part_that_is_not_there(self):
     parts = tables.divide(toy_pairs.columns(), test_share=0)
     with mock.patch.object(tables, 'divide', lambda *_: parts):
