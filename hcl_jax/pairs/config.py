@@ -23,6 +23,15 @@ ENCODERS = {
     'vector': ('adapter',),
     'image': models.NAMES,
 }
+# Fields of the model that an encoder has, beside ``dim``.
+_OF_ENCODER = {
+    'ngrams': ('width', 'token_dim', 'buckets', 'length'),
+    'words': ('width', 'token_dim', 'length', 'vocabulary_size'),
+    'gru': ('token_dim', 'length', 'vocabulary_size'),
+    'transformer': (
+        'width', 'layers', 'heads', 'length', 'vocabulary_size',
+    ),
+}  # fmt: skip
 EVALUATE_FLAGS = {'measures': 'evaluate.measures'}
 
 _ALL_ENCODERS = tuple(name for names in ENCODERS.values() for name in names)
@@ -261,3 +270,11 @@ def encoder_of(config: ml_collections.ConfigDict, side: str) -> str:
   """Returns the name of the encoder of 'query' or 'document'."""
   other = config.model.document_encoder if side == 'document' else ''
   return other or config.model.encoder
+
+
+def model_fields(config: ml_collections.ConfigDict) -> set[str]:
+  """Returns the fields of ``config.model`` that the encoders have."""
+  found = {'dim'}
+  for side in ('query', 'document'):
+    found.update(_OF_ENCODER.get(encoder_of(config, side), ('width',)))
+  return found

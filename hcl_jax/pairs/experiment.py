@@ -117,6 +117,7 @@ def prepare(
       data=found._replace(embed=embed),
       inputs=encode.inputs(found.readers) | found.digest,
       refresh=mining.make(config, pairs, embed, per_epoch),
+      model_fields=sorted(pair_config.model_fields(config)),
   )
 
 

@@ -111,6 +111,7 @@ class Experiment:
       None: the run begins afresh.
     refresh: what batches take from the state, if anything.
     compiler_options: XLA's, if others than those of image encoders.
+    model_fields: fields of ``config.model`` that the model has; None: all.
   """
 
   config: fields_lib.Config
@@ -132,6 +133,7 @@ class Experiment:
   begin: Begin | None = None
   refresh: Refresh | None = None
   compiler_options: Mapping[str, Any] | None = None
+  model_fields: Sequence[str] | None = None
 
   def __post_init__(self):
     if self.device is not None and jax.process_count() > 1:

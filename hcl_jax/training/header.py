@@ -84,6 +84,7 @@ def _model(experiment):
       name: value
       for name, value in fields.items()
       if type(value) is int and value > 1
+      if experiment.model_fields is None or name in experiment.model_fields
   })
   return (
       f'{experiment.config.task} of {", ".join(words)}; {count:,} parameters'
