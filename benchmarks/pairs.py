@@ -131,7 +131,7 @@ def compare_trainings(
     experiment: experiment_lib.Experiment, hardness: float
 ) -> list[dict[str, Any]]:
   """Trains by both libraries, and scores both on the test queries."""
-  from benchmarks import sentence_transformers_pairs
+  from benchmarks import torch_sentence_transformers
 
   config, data = experiment.config, experiment.data
   start, cpu = time.monotonic(), time.process_time()
@@ -143,7 +143,7 @@ def compare_trainings(
   texts = {'query': data.pairs.queries, 'document': data.pairs.documents}
   ours = {side: getattr(encoder, side)(x) for side, x in texts.items()}
   part = data.pairs.parts['train']
-  theirs = sentence_transformers_pairs.train(
+  theirs = torch_sentence_transformers.train(
       {side: list(x) for side, x in texts.items()},
       data.arrays._asdict(),
       {'query': part.query, 'document': part.document},

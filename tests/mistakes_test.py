@@ -120,7 +120,7 @@ class RunsTest(parameterized.TestCase):
     run = self.root / 'run'
     workdir_lib.open_run(run, _train())
     for flag, words in (
-        ('--config.loss.beta=9', 'loss.beta was 1.0 and is 9.0'),  # C22
+        ('--config.loss.beta=9', 'loss.beta was 0.4 and is 9.0'),  # C22
         ('--config.train.epochs=9', 'train.epochs was 8 and is 9'),  # C23
     ):
       with self.assertRaisesRegex(workdir_lib.ConfigMismatch, words):
