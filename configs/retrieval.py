@@ -19,10 +19,11 @@ and methods
   margin     beta, without negatives that are nearly as similar as the positive
   effective  a share of the negatives counts, in place of beta
 
-each at the temperature and the numbers that suit it best, of those that tune
-sweeps with seed 100 on the validation part. Without tune, seeds 0 to 4 are
-trained and tested. batch_standard and batch_hard are random batches of 128 to
-8,192 pairs. docs/results/retrieval.md has what came of it.
+each at the temperature and the numbers that suit it best on the validation
+part; tune sweeps such with seed 100, and docs/results/retrieval.md lists what
+was tried. Without tune, seeds 0 to 4 are trained and tested. batch_standard and
+batch_hard are random batches of 128 to 8,192 pairs, which were not run by us.
+docs/results/retrieval.md has what came of the others.
 """
 
 from typing import NamedTuple

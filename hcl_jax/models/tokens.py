@@ -95,7 +95,7 @@ class HashedNgrams:
     for size in range(1, self.most + 1):
       # Of n-grams that begin at each character, and end in the same text.
       shifted = np.zeros_like(hashed)
-      shifted[: len(codes) - size + 1] = codes[size - 1 :]
+      shifted[: max(len(codes) - size + 1, 0)] = codes[size - 1 :]
       hashed = (hashed ^ shifted) * _FACTOR
       hashed ^= hashed >> np.uint32(15)
       if size >= self.least:

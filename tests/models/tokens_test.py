@@ -57,6 +57,13 @@ class HashedNgramsTest(parameterized.TestCase):
     row = tokens.HashedNgrams(1, 2, buckets=32768, length=6)(['CCO'])[0]
     self.assertEqual(row.tolist(), _CCO)
 
+  def test_a_text_that_is_shorter_than_an_ngram(self):
+    tokenizer = tokens.HashedNgrams(1, 6, length=20)
+    for length in range(9):
+      alone = tokenizer(['abcdefghi'[:length]])
+      beside = tokenizer(['abcdefghi'[:length], 'a much longer text'])
+      np.testing.assert_array_equal(alone[0], beside[0])
+
   def test_an_empty_text_has_none(self):
     rows = tokens.HashedNgrams(length=4)(['', 'a'])
     self.assertEqual((rows >= 0).sum(axis=1).tolist(), [0, 1])
