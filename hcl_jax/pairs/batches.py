@@ -2,12 +2,14 @@
 """Draws batches of pairs: at random or by groups, with further negatives."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from hcl_jax.pairs import data as pair_data
+from hcl_jax.pairs import task as two_towers
 from hcl_jax.storage import records
 
 Batch = dict[str, np.ndarray]
@@ -34,7 +36,11 @@ class PairBatches:
   A batch has ``query`` and ``document``, what encoders read of them; ``id``,
   which pairs of one id share; ``index``, the row in the part; ``negative [b, k,
   ...]``, what encoders read of further negatives; and ``where [b, k]``, which
-  of these there are. k is 0 without further negatives.
+  of these there are. k is 0 without further negatives. ``tables`` add lists of
+  tokens: those that their entries have, each once and sorted, and past the
+  table after the last. Places of a list are a multiple of the rows, so that
+  they divide over devices as rows do, and of few sizes, so that few programs
+  are compiled.
 
   Args:
     pairs: the data set.
@@ -45,6 +51,7 @@ class PairBatches:
     order: ``'random'`` or ``'grouped'``.
     num_negatives: further negatives of a pair, drawn for every batch from those
       that were mined, or else from those of the data set.
+    tables: those whose tokens batches list.
     process_index: number of this process.
     process_count: number of processes; their rows in order are the batch that a
       single process would get.
@@ -63,6 +70,7 @@ class PairBatches:
       batch_size: int,
       order: str = 'random',
       num_negatives: int = 0,
+      tables: Sequence[two_towers.Table] = (),
       process_index: int = 0,
       process_count: int = 1,
   ):
@@ -72,6 +80,7 @@ class PairBatches:
     self._groups = _own_groups(pairs.groups[self._part.document])
     self._seed, self._batch_size = seed, batch_size
     self._order, self._num_negatives = order, num_negatives
+    self._tables, self._process_count = tables, process_count
     count = len(self._part.query)
     if not 2 <= batch_size <= count:
       raise ValueError(
@@ -104,7 +113,7 @@ class PairBatches:
     negatives = self._negatives(step, rows, mined)[self._local]
     rows = rows[self._local]
     query, document = self._arrays
-    return {
+    found = {
         'query': query[self._part.query[rows]],
         'document': document[self._part.document[rows]],
         'negative': document[negatives],
@@ -112,6 +121,7 @@ class PairBatches:
         'id': self._ids[rows],
         'index': rows,
     }
+    return found | self._tokens(found)
 
   def __call__(
       self,
@@ -134,6 +144,26 @@ class PairBatches:
       return rng.permutation(count).astype(np.int32)
     places = rng.permutation(int(self._groups.max()) + 1)[self._groups]
     return np.lexsort((rng.random(count), places)).astype(np.int32)
+
+  def _tokens(self, batch) -> Batch:
+    """Lists the tokens of each table that are in a batch."""
+    found = {}
+    for table in self._tables:
+      there = np.zeros(table.size + 1, bool)  # the last one for padding, -1
+      for entry in table.entries:
+        there[batch[entry]] = True
+      tokens = np.flatnonzero(there[:-1])
+      places = self._places(len(tokens), table.size, len(batch['index']))
+      found[table.list] = np.full(places, table.size, np.int32)
+      found[table.list][: len(tokens)] = tokens
+    return found
+
+  def _places(self, listed, size, rows) -> int:
+    """Returns places for a list of some tokens of a table."""
+    if self._process_count > 1:  # which do not know the lists of each other
+      listed = size
+    most = -(-size // rows)
+    return rows * min(most, 2 ** max(-(-listed // rows) - 1, 0).bit_length())
 
   def _negatives(self, step, rows, mined) -> np.ndarray:
     """Draws documents for each row without replacement, -1 for none."""

@@ -162,9 +162,12 @@ FIELDS = {
         ),
         **config_lib.annealing_fields(),
     },
-    'optimizer': config_lib.optimizer_fields(
-        learning_rate=3e-3, schedule='cosine'
-    ),
+    'optimizer': {
+        **config_lib.optimizer_fields(learning_rate=3e-3, schedule='cosine'),
+        'lazy': Field(
+            True, None, 'tokens that a batch lacks stay as they are'
+        ),
+    },
     'train': {
         **config_lib.train_fields(
             epochs=4,
@@ -253,6 +256,11 @@ def check(config: ml_collections.ConfigDict) -> None:
     raise ValueError(
         'config.loss.margin must be a number with '
         'config.loss.relative_margin=True; got None.'
+    )
+  if config.optimizer.lazy and config.optimizer.name == 'lars':
+    raise ValueError(
+        "config.optimizer.lazy must be False with config.optimizer.name='lars',"
+        ' which needs whole tables of tokens for its rates; got True.'
     )
   if model.shared and model.document_encoder:
     raise ValueError(

@@ -71,6 +71,9 @@ def prepare(
         f'config.evaluate.protocols must be parts of {config.data.name}, '
         f'{", ".join(pairs.parts)}; got {missing[0]!r}.'
     )
+  tables = ()
+  if config.optimizer.lazy:
+    tables = towers.tables(config, found.readers)
   epoch = pair_batches.PairBatches(
       pairs,
       'train',
@@ -79,6 +82,7 @@ def prepare(
       batch_size=config.data.batch_size,
       order=config.data.order,
       num_negatives=config.data.num_negatives,
+      tables=tables,
       process_index=jax.process_index(),
       process_count=jax.process_count(),
   )
@@ -90,6 +94,7 @@ def prepare(
       total_steps=total,
       steps_per_epoch=per_epoch,
       has_repeats=epoch.has_repeats,
+      tables=tables,
   )
   task = make_task(config)
   example = {name: x[:1] for name, x in epoch.batch(0).items()}

@@ -2,15 +2,19 @@
 """Two towers: queries against documents, the others of a batch negatives."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
+from typing import NamedTuple
 
 from flax import linen as nn
 import jax
+from jax import lax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 import hcl_jax
+from hcl_jax.models import text_encoder
 from hcl_jax.training import config as config_lib
 from hcl_jax.training import fields as fields_lib
 from hcl_jax.training import modules
@@ -19,6 +23,25 @@ from hcl_jax.training import task as task_lib
 SIDES = ('query', 'document')
 _MAX_SCALE = 100.0  # of a learned one, as in CLIP
 _SCALE = 'log_scale'
+
+
+class Table(NamedTuple):
+  """Describes a table of tokens.
+
+  Attributes:
+    tower: name of the tower whose it is.
+    size: number of tokens.
+    entries: entries of a batch that have such tokens.
+  """
+
+  tower: str
+  size: int
+  entries: tuple[str, ...]
+
+  @property
+  def list(self) -> str:
+    """Returns the entry of a batch that lists its tokens."""
+    return f'{self.tower}_tokens'
 
 
 class Towers(nn.Module):
@@ -69,6 +92,8 @@ class TwoTowers:
     has_repeats: whether pairs of a batch may share an id, which makes them
       positives of each other.
     effective_negatives: share of the negatives that counts, in place of beta.
+    tables: those that are trained by the tokens that a batch lists; see
+      ``training.tables``.
     axis_name: mapped axis of devices, or None.
   """
 
@@ -77,6 +102,7 @@ class TwoTowers:
   loss_options: dict[str, Any] = dataclasses.field(default_factory=dict)
   has_repeats: bool = False
   effective_negatives: ArrayLike | None = None
+  tables: Sequence[Table] = ()
   axis_name: str | None = task_lib.AXIS
 
   # What the loss reads of a batch.
@@ -85,6 +111,33 @@ class TwoTowers:
   def init(self, key, batch):
     rows = {side: batch[side] for side in SIDES}
     return modules.init(self.module, key, rows, train=False)
+
+  def rows_read(self, params, batch):
+    """Returns the tokens of tables that a batch has on any device."""
+    found = jax.tree.map(lambda _: None, params)
+    for table in self.tables:
+      tokens, size = batch[table.list], table.size
+      if self.axis_name is not None and lax.axis_size(self.axis_name) > 1:
+        tokens = lax.all_gather(tokens, self.axis_name, tiled=True)
+        # Processes list tokens for themselves, so some stand there twice.
+        there = jnp.zeros(size, bool).at[tokens].set(True, mode='drop')
+        places = min(len(tokens), size)
+        tokens = jnp.flatnonzero(there, size=places, fill_value=size)
+      found[table.tower][text_encoder.TABLE] = tokens.astype(jnp.int32)
+    return found
+
+  def renumbered(self, batch, rows):
+    """Returns a batch for tables of some tokens, without the lists of them."""
+    batch = dict(batch)
+    for table in self.tables:
+      del batch[table.list]
+      tokens = rows[table.tower][text_encoder.TABLE]
+      numbers = jnp.zeros(table.size + 1, jnp.int32)
+      numbers = numbers.at[tokens].set(jnp.arange(len(tokens)))
+      numbers = numbers.at[-1].set(-1)  # padding remains padding
+      for entry in table.entries:
+        batch[entry] = numbers[batch[entry]]
+    return batch
 
   def embed(self, params, state, batch, key, rows):
     negative = batch['negative']
@@ -180,6 +233,7 @@ def create(
     total_steps: int,
     steps_per_epoch: int,
     has_repeats: bool = False,
+    tables: Sequence[Table] = (),
 ) -> TwoTowers:
   """Makes the task that a configuration describes, for a run of some steps."""
   loss = config.loss
@@ -198,5 +252,6 @@ def create(
           'bidirectional': loss.bidirectional,
       },
       has_repeats=has_repeats,
+      tables=tables,
       effective_negatives=loss.effective_negatives,
   )

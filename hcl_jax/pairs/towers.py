@@ -76,6 +76,21 @@ def check(
       )
 
 
+def tables(
+    config: ml_collections.ConfigDict,
+    readers: Mapping[str, readers_lib.Reader],
+) -> tuple[two_towers.Table, ...]:
+  """Returns the table of tokens of each tower that has one."""
+  entries = {'query': ('query',), 'document': ('document', 'negative')}
+  if config.model.shared:
+    entries = {'query': ('query', 'document', 'negative')}
+  return tuple(
+      two_towers.Table(side, readers[side].tokenizer.num_tokens, x)
+      for side, x in entries.items()
+      if pair_config.encoder_of(config, side) in _OF_TOKENS
+  )
+
+
 def _tower(config, side, reader) -> nn.Module:
   """Makes one encoder, ``(rows, train) -> [n, dim]``."""
   model, name = config.model, pair_config.encoder_of(config, side)

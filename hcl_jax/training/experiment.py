@@ -23,6 +23,7 @@ from hcl_jax.training import optimizer as optimizer_lib
 from hcl_jax.training import sample as sample_lib
 from hcl_jax.training import state as state_lib
 from hcl_jax.training import step as step_lib
+from hcl_jax.training import tables
 from hcl_jax.training import task as task_lib
 
 
@@ -196,6 +197,7 @@ class Experiment:
         devices=None if self.device and not has_axis else devices,
         microbatch_size=self.config.train.get('microbatch_size') or None,
         read_by_loss=getattr(self.task, 'read_by_loss', step_lib.READ_BY_LOSS),
+        has_tables=tables.has_tables(self.task),
         compiler_options=self.compiler_options,
     )
     return Programs(lambda h: state_lib.replicate(create(h), devices), step)

@@ -66,22 +66,23 @@ def create(
 
 
 def next_state(
-    state: TrainState,
-    grads: Any,
-    optimizer: optax.GradientTransformation,
-    ema_decay: float,
+    state: TrainState, grads: Any, optimizer: optax.GradientTransformation
 ) -> TrainState:
-  """Applies the gradient, and averages the parameters if asked to."""
+  """Applies the gradient."""
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
-  ema_params = state.ema_params
-  if ema_params is not None:
-    ema_params = momentum.average(ema_params, params, ema_decay)
   return state.replace(
       step=state.step + 1,
-      params=params,
+      params=optax.apply_updates(state.params, updates),
       opt_state=opt_state,
-      ema_params=ema_params,
+  )
+
+
+def averaged(state: TrainState, ema_decay: float) -> TrainState:
+  """Moves the average towards the parameters, if the state has one."""
+  if state.ema_params is None:
+    return state
+  return state.replace(
+      ema_params=momentum.average(state.ema_params, state.params, ema_decay)
   )
 
 

@@ -21,6 +21,7 @@ import optax
 from hcl_jax import chunking
 from hcl_jax import models
 from hcl_jax.training import state as state_lib
+from hcl_jax.training import tables
 from hcl_jax.training import task as task_lib
 
 Metrics = dict[str, jax.Array]
@@ -76,6 +77,7 @@ def make_step(
     devices: Sequence[state_lib.Device] | None = None,
     microbatch_size: int | None = None,
     read_by_loss: Sequence[str] = READ_BY_LOSS,
+    has_tables: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Step:
   """Makes the function that trains on one batch.
@@ -94,6 +96,8 @@ def make_step(
       ``devices``.
     read_by_loss: entries of a batch that the loss is given where the batch is
       embedded in chunks; 'index' among them.
+    has_tables: whether the task is one that :mod:`hcl_jax.training.tables`
+      trains by rows.
     compiler_options: XLA's; None: those of image encoders.
 
   Returns:
@@ -115,6 +119,7 @@ def make_step(
         build,
         microbatch_size,
         tuple(read_by_loss),
+        has_tables=has_tables,
         pmap=_mapper(devices),
         join=join,
         options=options,
@@ -201,6 +206,8 @@ def _joiner(devices):
 
 
 def _whole_step(rules, state, batch, axis_name: str | None = task_lib.AXIS):
+  whole, state, read = state, *_take(rules, state, batch)
+  batch = _renumbered(rules.task, batch, read)
   rows = _global_rows(batch, axis_name=axis_name)
   key = rules.key(state.step)
 
@@ -218,7 +225,9 @@ def _whole_step(rules, state, batch, axis_name: str | None = task_lib.AXIS):
     loss, grads = jax.lax.pmean((loss, grads), axis_name)
   return _finish(
       rules,
+      whole,
       state.replace(task_state=task_state),
+      read,
       batch,
       loss=loss,
       grads=grads,
@@ -226,9 +235,30 @@ def _whole_step(rules, state, batch, axis_name: str | None = task_lib.AXIS):
   )
 
 
-def _finish(rules, state, batch, *, loss, grads, embeddings):
+def _take(
+    rules: Rules, state: state_lib.TrainState, batch: task_lib.Batch
+) -> tuple[state_lib.TrainState, tables.Rows]:
+  """Returns a state of the rows of tables that a batch reads, and the rows.
+
+  Rows are None if the task has no tables, and the state is as it was.
+  """
+  if not tables.has_tables(rules.task):
+    return state, None
+  read = rules.task.rows_read(state.params, batch)
+  return tables.take(rules.optimizer, state, read), read
+
+
+def _renumbered(task, batch, read):
+  """Returns a batch that points at the rows that were taken."""
+  return batch if read is None else task.renumbered(batch, read)
+
+
+def _finish(rules, whole, state, read, batch, *, loss, grads, embeddings):
   """Updates by the average over devices, and measures."""
-  new = state_lib.next_state(state, grads, rules.optimizer, rules.ema_decay)
+  new = state_lib.next_state(state, grads, rules.optimizer)
+  if read is not None:
+    new = tables.put(rules.optimizer, whole, new, read)
+  new = state_lib.averaged(new, rules.ema_decay)
   new = new.replace(
       task_state=rules.task.update(
           new.params, new.task_state, embeddings, batch
@@ -253,7 +283,9 @@ def _global_rows(
   return start + jnp.arange(count, dtype=jnp.int32)
 
 
-def _chunked_step(build, size, read_by_loss, *, pmap, join, options):
+def _chunked_step(
+    build, size, read_by_loss, *, has_tables, pmap, join, options
+):
   """Embeds by chunks, takes one loss over all, back-propagates by chunks.
 
   Chunks are a loop in Python over compiled functions, because XLA runs
@@ -275,9 +307,16 @@ def _chunked_step(build, size, read_by_loss, *, pmap, join, options):
   )  # fmt: skip
   finish = pmap(
       _built(build, _finish_chunks),
-      in_axes=(_REPLICATED, _REPLICATED, _SPLIT, _SPLIT, _SPLIT),
+      in_axes=(*(_REPLICATED,) * 4, _SPLIT, _SPLIT, _SPLIT),
       out_axes=(_REPLICATED, _REPLICATED),
-      donate_argnums=1,
+      donate_argnums=1 if has_tables else 2,
+  )
+  take = _compiled(
+      pmap(
+          _built(build, _take),
+          in_axes=(_REPLICATED, _REPLICATED, _SPLIT),
+          out_axes=(_REPLICATED, _REPLICATED),
+      )
   )
   parts = chunking.Parts(
       _compiled(embed, options),
@@ -297,18 +336,29 @@ def _chunked_step(build, size, read_by_loss, *, pmap, join, options):
         for start in range(0, rows, size)
     ]
     read = join({name: batch[name] for name in read_by_loss})
+    taken, tables_read = state, None
+    if has_tables:
+      taken, tables_read = take(hyperparameters, state, join(batch))
     loss, grads, task_state, embeddings = chunking.run_parts(
         parts,
-        state.params,
-        state.task_state,
+        taken.params,
+        taken.task_state,
         chunks,
         read,
         hyperparameters,
-        state.task_state,
-        state.step,
+        taken.task_state,
+        taken.step,
+        tables_read,
     )
-    new = state.replace(task_state=task_state)
-    return finish(hyperparameters, new, read, embeddings, (loss, grads))
+    return finish(
+        hyperparameters,
+        state if has_tables else None,
+        taken.replace(task_state=task_state),
+        tables_read,
+        read,
+        embeddings,
+        (loss, grads),
+    )
 
   return step
 
@@ -328,20 +378,22 @@ class _Chunk(NamedTuple):
 
 
 _CHUNK_AXES = _Chunk(_SPLIT, _REPLICATED, _REPLICATED)
-_REST_AXES = (_REPLICATED,) * 3  # hyperparameters, state of the loss, step
+# Hyperparameters, state of the loss, step, rows of tables.
+_REST_AXES = (_REPLICATED,) * 4
 
 
 def _make_parts(build):
   """Makes what is done with chunks, to be mapped over devices."""
 
-  def embed(params, task_state, chunk, hyperparameters, _, step):
+  def embed(params, task_state, chunk, hyperparameters, _, step, read):
     def of_rules(rules):
-      rows, key = _global_rows(*chunk), rules.key(step)
-      return rules.task.embed(params, task_state, chunk.batch, key, rows)
+      batch = _renumbered(rules.task, chunk.batch, read)
+      rows = _global_rows(batch, chunk.start, chunk.total)
+      return rules.task.embed(params, task_state, batch, rules.key(step), rows)
 
     return _built(build, of_rules)(hyperparameters)
 
-  def local_mean(_, embeddings, batch, hyperparameters, task_state, step):
+  def local_mean(_, embeddings, batch, hyperparameters, task_state, step, __):
     def of_rules(rules):
       return rules.task.loss(embeddings, task_state, batch, step).mean()
 
@@ -361,11 +413,18 @@ def _map_loss(function, pmap, read_by_loss=READ_BY_LOSS):
   )
 
 
-def _finish_chunks(rules, state, batch, embeddings, gradient):
+def _finish_chunks(rules, whole, state, read, batch, embeddings, gradient):
   loss, grads = jax.lax.pmean(gradient, task_lib.AXIS)
   embeddings = chunking.concatenate(embeddings)
   return _finish(
-      rules, state, batch, loss=loss, grads=grads, embeddings=embeddings
+      rules,
+      whole,
+      state,
+      read,
+      batch,
+      loss=loss,
+      grads=grads,
+      embeddings=embeddings,
   )
 
 
@@ -384,7 +443,7 @@ def make_loss(
   mapped = _map_loss(parts.differentiate, _mapper(devices))
 
   def call(chunks, task_state, batch, step):
-    loss, _, cotangents = mapped({}, chunks, batch, {}, task_state, step)
+    loss, _, cotangents = mapped({}, chunks, batch, {}, task_state, step, None)
     return loss, cotangents
 
   return call

@@ -28,6 +28,9 @@ class Task(Protocol):
   encoder, the task has ``variables(params, state)`` and ``with_variables(state,
   variables)``; see the functions of these names. Where the loss reads other
   entries of a batch than 'label' and 'index', ``read_by_loss`` names them.
+
+  A task whose batches read few rows of large tables may train those alone; see
+  :mod:`hcl_jax.training.tables`.
   """
 
   def init(self, key: jax.Array, batch: Batch) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ from absl.testing import parameterized
 import numpy as np
 
 from hcl_jax.pairs import batches
+from hcl_jax.pairs import task
 from tests.support import toy_pairs
 
 
@@ -125,6 +126,48 @@ class BatchesTest(parameterized.TestCase):
     for name, expected in whole.batch(3).items():
       found = np.concatenate([x[name] for x in parts])
       np.testing.assert_array_equal(found, expected, name)
+
+  def test_lists_of_tokens(self):
+    pairs = toy_pairs.pairs(**_negatives())
+    shapes = set()
+    for size in (10_000, 400, 20):
+      table = task.Table('document', size, ('document', 'negative'))
+      tokens = np.random.default_rng(0).integers(
+          -1, size, (len(pairs.documents), 6)
+      )
+      arrays = batches.Arrays(np.zeros(len(pairs.queries)), tokens)
+      made = batches.PairBatches(
+          pairs, 'train', arrays, seed=0, batch_size=16, num_negatives=2,
+          tables=[table],
+      )  # fmt: skip
+      for batch in made(0, len(made)):
+        found = batch['document_tokens']
+        there = np.unique([*batch['document'].flat, *batch['negative'].flat])
+        there = there[there >= 0]
+        np.testing.assert_array_equal(found[: len(there)], there)
+        self.assertTrue(np.all(found[len(there) :] == size))
+        self.assertEqual(len(found) % 16, 0)
+        self.assertLess(len(found), max(2 * len(there), size) + 16)
+        shapes.add((size, len(found)))
+    self.assertLess(len(shapes), 7)
+
+  def test_lists_of_processes_have_one_length(self):
+    pairs = toy_pairs.pairs()
+    table = task.Table('query', 5000, ('query',))
+    arrays = batches.Arrays(
+        np.arange(len(pairs.queries))[:, None], np.zeros(len(pairs.documents))
+    )
+    lengths = {
+        len(
+            batches.PairBatches(
+                pairs, 'train', arrays, seed=0, batch_size=16, tables=[table],
+                process_index=i, process_count=4,
+            ).batch(step)['query_tokens']
+        )
+        for i in range(4)
+        for step in range(3)
+    }  # fmt: skip
+    self.assertLen(lengths, 1)
 
   def test_repeats(self):
     self.assertFalse(_made()[1].has_repeats)
