@@ -46,9 +46,10 @@ _HARDNESS = flags.DEFINE_float(
 _MEASURES = 'R@1', 'MRR', 'group R@1'
 _NOTES = """\
 A step is from the tokens of the data set to updated weights: the towers of
-configs/molecules.py, the loss in both directions, Adam. torch has the same
-towers (EmbeddingBag, without padding), the standard loss, and Adam as it is by
-default. '/ torch' is the median over repetitions of the time over torch's.\
+configs/molecules.py, the loss in both directions, Adam that updates only tokens
+that the batch has. torch has the same towers (EmbeddingBag, without padding),
+the standard loss, and Adam; 'torch, sparse' has SparseAdam for the tokens.
+'/ torch' is the median over repetitions of the time over torch's.\
 """
 
 
@@ -85,7 +86,7 @@ def make_steps(
 
 
 def torch_steps(
-    experiment: experiment_lib.Experiment, count: int
+    experiment: experiment_lib.Experiment, count: int, sparse: bool
 ) -> Callable[[], Any]:
   """Makes the same in torch."""
   from benchmarks import torch_pairs
@@ -100,6 +101,7 @@ def torch_steps(
       temperature=config.loss.temperature,
       learning_rate=config.optimizer.learning_rate,
       threads=1 if options.ONE_CORE.value else joblib.cpu_count(),
+      sparse=sparse,
   )
 
 
@@ -109,7 +111,10 @@ def measure(
   """Returns one row for each candidate."""
   runs = [harness.timed('hcl_jax', make_steps(experiment, count))]
   if with_torch:
-    runs.append(harness.timed('torch', torch_steps(experiment, count)))
+    runs += [
+        harness.timed(name, torch_steps(experiment, count, sparse))
+        for name, sparse in (('torch, sparse', True), ('torch', False))
+    ]
   _, clock = harness.choose_clock()
   harness.time_all(runs, options.REPETITIONS.value, clock)
   torch_seconds = runs[-1].seconds if with_torch else []

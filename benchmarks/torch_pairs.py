@@ -15,9 +15,11 @@ Batch = dict[str, np.ndarray]
 class Bag(nn.Module):
   """Sums vectors of tokens, with a hidden layer behind."""
 
-  def __init__(self, num_tokens, token_dim, width, dim):
+  def __init__(self, num_tokens, token_dim, width, dim, sparse=False):
     super().__init__()
-    self.tokens = nn.EmbeddingBag(num_tokens, token_dim, mode='sum')
+    self.tokens = nn.EmbeddingBag(
+        num_tokens, token_dim, mode='sum', sparse=sparse
+    )
     nn.init.normal_(self.tokens.weight, std=0.02)  # as ours
     self.out = nn.Sequential(
         nn.Linear(token_dim, width), nn.ReLU(), nn.Linear(width, dim)
@@ -37,6 +39,7 @@ def make_epoch(
     temperature: float,
     learning_rate: float,
     threads: int,
+    sparse: bool = False,
 ) -> Callable[[], float]:
   """Makes a function that takes a step of Adam on each of some batches.
 
@@ -50,6 +53,7 @@ def make_epoch(
     temperature: of the standard loss in both directions.
     learning_rate: of Adam.
     threads: of torch.
+    sparse: whether Adam updates only tokens that a batch has.
 
   Returns:
     The function; gives the last loss.
@@ -57,9 +61,9 @@ def make_epoch(
   torch.set_num_threads(threads)
   torch.manual_seed(0)
   towers = nn.ModuleList(
-      [Bag(num_tokens, token_dim, width, dim) for _ in range(2)]
+      [Bag(num_tokens, token_dim, width, dim, sparse) for _ in range(2)]
   )
-  optimizer = torch.optim.Adam(towers.parameters(), lr=learning_rate)
+  optimizers = _optimizers(towers, learning_rate, sparse)
 
   def epoch():
     for batch in batches():
@@ -70,12 +74,25 @@ def make_epoch(
       logits = query @ document.T / temperature
       rows = torch.arange(len(logits))
       loss = F.cross_entropy(logits, rows) + F.cross_entropy(logits.T, rows)
-      optimizer.zero_grad()
+      for optimizer in optimizers:
+        optimizer.zero_grad()
       (loss / 2).backward()
-      optimizer.step()
+      for optimizer in optimizers:
+        optimizer.step()
     return loss.item()
 
   return epoch
+
+
+def _optimizers(towers, rate, sparse):
+  if not sparse:
+    return [torch.optim.Adam(towers.parameters(), lr=rate)]
+  named = dict(towers.named_parameters())
+  tables = {name: x for name, x in named.items() if 'tokens' in name}
+  return [
+      torch.optim.SparseAdam(list(tables.values()), lr=rate),
+      torch.optim.Adam([named[x] for x in named if x not in tables], lr=rate),
+  ]
 
 
 def flat(rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
