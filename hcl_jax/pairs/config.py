@@ -58,6 +58,11 @@ FIELDS = {
     'data': {
         'name': Field('molecules', None, 'a data set of pairs'),
         'dir': Field('', None, "folder of data sets; '': tfds's default"),
+        'division': Field(
+            0,
+            fields_lib.COUNT_OR_ZERO,
+            'other parts of these sizes, one for each number; 0: as prepared',
+        ),
         'batch_size': Field(512, fields_lib.number(2), 'over all devices'),
         'order': Field(
             'random',

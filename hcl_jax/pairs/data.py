@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import os
 from typing import Any
@@ -142,6 +143,30 @@ def join(parts: Mapping[str, tables.Table]) -> Pairs:
   )
 
 
+def divide_anew(pairs: Pairs, division: int) -> Pairs:
+  """Returns the same pairs in other parts, which have as many ids as before.
+
+  Args:
+    pairs: the data set.
+    division: >= 1; determines which ids are in which part.
+  """
+  columns = zip(*pairs.parts.values(), strict=True)
+  whole = Part(*(_stack(x) for x in columns))
+  ids, of_pair = np.unique(pairs.ids[whole.document], return_inverse=True)
+  counts = [
+      len(np.unique(pairs.ids[x.document])) for x in pairs.parts.values()
+  ]
+  part = np.repeat(np.arange(len(counts)), counts)
+  part = np.random.default_rng(division).permutation(part)[of_pair]
+  return dataclasses.replace(
+      pairs,
+      parts={
+          name: Part(*(x[part == number] for x in whole))
+          for number, name in enumerate(pairs.parts)
+      },
+  )
+
+
 def digest(pairs: Pairs) -> str:
   """Returns a short name of all pairs."""
 
@@ -157,6 +182,17 @@ def digest(pairs: Pairs) -> str:
       yield from part
 
   return sources.digest(arrays())
+
+
+def _stack(arrays: Sequence[np.ndarray]) -> np.ndarray:
+  """Joins rows of parts; lists of negatives may be of several lengths."""
+  if arrays[0].ndim == 1:
+    return np.concatenate(arrays)
+  width = max(x.shape[1] for x in arrays)
+  return np.concatenate([
+      np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1)
+      for x in arrays
+  ])
 
 
 def _padded(flat: np.ndarray, counts: np.ndarray) -> np.ndarray:

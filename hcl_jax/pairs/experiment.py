@@ -144,6 +144,8 @@ def _load(config, given) -> Data:
   else:
     pairs = pair_data.collect(given)
     digest = {'data_digest': pair_data.digest(pairs)}
+  if config.data.division:
+    pairs = pair_data.divide_anew(pairs, config.data.division)
   readers = readers_lib.create(config, pairs)
   arrays = pair_batches.Arrays(
       query=readers['query'](pairs.queries),
