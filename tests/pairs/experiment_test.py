@@ -116,6 +116,15 @@ class LoopTest(looping.LoopTest):
     with self.assertRaisesRegex(workdir_lib.WorkdirError, 'data_digest'):
       loop.train(other, workdir)
 
+  def test_a_division(self):
+    first, second = (
+        _experiment(**{'data.division': division}).data.pairs.parts
+        for division in (0, 1)
+    )
+    for name, part in first.items():
+      self.assertLen(second[name].query, len(part.query))
+      self.assertNotEqual(set(part.query), set(second[name].query))
+
   def test_a_sweep(self):
     self.enter_context(
         mock.patch.object(

@@ -25,6 +25,21 @@ def _rows(parts):
   }
 
 
+def _texts_of(pairs, part):
+  """Queries of a part, and the numbers in both texts, which agree."""
+  queries = [pairs.queries[row] for row in part.query]
+  numbers = [int(x.split()[1]) for x in queries]
+  documents = [pairs.documents[row] for row in part.document]
+  assert numbers == [int(x.split()[1]) for x in documents]
+  return queries, numbers
+
+
+def _numbers(pairs):
+  return {
+      name: sorted(_texts_of(pairs, x)[1]) for name, x in pairs.parts.items()
+  }
+
+
 class TablesTest(parameterized.TestCase):
 
   def test_parts_have_their_shares(self):
@@ -102,6 +117,33 @@ class TablesTest(parameterized.TestCase):
         number = int(pairs.queries[query].split()[1])
         found = [pairs.documents[row] for row in rows if row >= 0]
         self.assertEqual(found, negatives[number])
+
+  def test_other_divisions(self):
+    negatives = [[f'not {i} {k}' for k in range(i % 3)] for i in range(400)]
+    pairs = pair_data.collect({
+        **_texts(), 'id': np.arange(400) // 2, 'negatives': negatives,
+    })  # fmt: skip
+    divisions = [pair_data.divide_anew(pairs, n) for n in (1, 2, 1)]
+    first, second, again = (_numbers(x) for x in divisions)
+    self.assertEqual(first, again)
+    self.assertNotEqual(first, second)
+    self.assertNotEqual(first, _numbers(pairs))
+    for found in divisions:
+      self.assertIs(found.documents, pairs.documents)
+      self.assertEqual(
+          {name: len(x) for name, x in _numbers(found).items()},
+          {name: len(x) for name, x in _numbers(pairs).items()},
+      )
+      every = sorted(sum(_numbers(found).values(), []))
+      self.assertEqual(every, list(range(400)))
+      ids = [set(pairs.ids[x.document]) for x in found.parts.values()]
+      self.assertEqual(sum(map(len, ids)), 200)
+      for part in found.parts.values():
+        _, number = _texts_of(pairs, part)
+        for row, given in zip(part.negatives, number, strict=True):
+          self.assertEqual(
+              [pairs.documents[x] for x in row if x >= 0], negatives[given]
+          )
 
   def test_documents_that_are_only_negatives_answer_nothing(self):
     pairs = pair_data.join(tables.divide({
