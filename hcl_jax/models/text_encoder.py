@@ -16,8 +16,6 @@ from hcl_jax.models import vit
 NAMES = ('bag', 'gru', 'transformer')
 TABLE = 'tokens'  # the parameter that has a vector for each token
 
-# Of a bag, in a turn of a loop: 2 to 16 are equally fast on a CPU.
-_PLACES = 4
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
@@ -211,14 +209,11 @@ def _sum_of_tokens(table, rows):
   more memory than all else, and most of the time. So does the derivative.
   """
 
-  def add(total, places):
-    # Sums of looked up vectors are fused; a sum over an axis would not be.
-    for place in places.T:
-      total = total + _look_up(table, place)
-    return total, None
+  def add(total, tokens):
+    return total + _look_up(table, tokens), None
 
   start = jnp.zeros((rows.shape[0], table.shape[1]), table.dtype)
-  return lax.scan(add, start, _some_places(rows))[0]
+  return lax.scan(add, start, rows.T)[0]
 
 
 def _sum_forwards(table, rows):
@@ -228,25 +223,15 @@ def _sum_forwards(table, rows):
 def _sum_backwards(residuals, d_total):
   table, rows = residuals
 
-  def add(d_table, places):
+  def add(d_table, tokens):
     # One past the end is dropped.
-    places = jnp.where(places < 0, table.shape[0], places)
-    for place in places.T:
-      d_table = d_table.at[place].add(d_total, mode='drop')
-    return d_table, None
+    tokens = jnp.where(tokens < 0, table.shape[0], tokens)
+    return d_table.at[tokens].add(d_total, mode='drop'), None
 
-  return lax.scan(add, jnp.zeros_like(table), _some_places(rows))[0], None
+  return lax.scan(add, jnp.zeros_like(table), rows.T)[0], None
 
 
 _sum_of_tokens.defvjp(_sum_forwards, _sum_backwards)
-
-
-def _some_places(rows):
-  """Returns rows in pieces of some places, ``[pieces, n, places]``."""
-  rows = jnp.pad(
-      rows, ((0, 0), (0, -rows.shape[1] % _PLACES)), constant_values=-1
-  )
-  return jnp.moveaxis(rows.reshape(len(rows), -1, _PLACES), 1, 0)
 
 
 def _as_packed(rows):
