@@ -78,7 +78,7 @@ def next_state(
 
 
 def averaged(state: TrainState, ema_decay: float) -> TrainState:
-  """Moves the average towards the parameters, if the state has one."""
+  """Updates the average of the parameters, if the state has one."""
   if state.ema_params is None:
     return state
   return state.replace(

@@ -25,7 +25,7 @@ Rows = Any
 
 
 class TaskOfTables(task_lib.Task, Protocol):
-  """A task whose batches read few rows of large tables.
+  """Task whose batches read few rows of large tables.
 
   Attributes:
     tables: what there is of them; without any, all parameters are trained.
