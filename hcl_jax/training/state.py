@@ -78,7 +78,7 @@ def next_state(
 
 
 def averaged(state: TrainState, ema_decay: float) -> TrainState:
-  """Updates the average of the parameters, if the state has one."""
+  """Averages the parameters, if the state has an average."""
   if state.ema_params is None:
     return state
   return state.replace(
