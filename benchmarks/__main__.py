@@ -4,6 +4,7 @@
 from benchmarks import augment
 from benchmarks import checkpoint
 from benchmarks import data_flags
+from benchmarks import differences
 from benchmarks import graph
 from benchmarks import loss
 from benchmarks import mining
@@ -23,6 +24,7 @@ BENCHES = {
     'augment': cli.Bench(augment.command, (augment,)),
     'checkpoint': cli.Bench(checkpoint.command, (checkpoint, steps)),
     'correctness': cli.Bench(correctness.command, (correctness,)),
+    'differences': cli.Bench(differences.command, (differences,)),
     'graph': cli.Bench(graph.command, (graph, data_flags)),
     'loss': cli.Bench(loss.command, (loss, own_loss)),
     'mining': cli.Bench(mining.command, (mining,)),
