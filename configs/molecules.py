@@ -9,7 +9,7 @@ two cores, and compares them with tf-idf and with towers that have learned
 nothing. One variant alone: configs/molecules.py:standard, :hard, :grouped
 (isomers in one batch) or :mined. The temperature is the best one of the
 standard loss on the validation part, and beta / temperature is 2, the library's
-rule; docs/results/retrieval.md has five seeds.
+rule; docs/results/retrieval.md has ten runs, on five divisions of the data.
 """
 
 from hcl_jax.pairs import config as pair_config

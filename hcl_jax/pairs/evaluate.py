@@ -85,7 +85,7 @@ def closing_lines(
   *others, last = runs
   seeds = 'one seed'
   if experiment.config.data.name == _OF_RESULTS:
-    seeds += '; five are in docs/results/retrieval.md'
+    seeds += '; ten, on five divisions, are in docs/results/retrieval.md'
   lines = [
       '',
       f'Paired differences over the {len(runs[last].in_group)} test queries ± '
