@@ -41,8 +41,8 @@ _BATCHES = ('random', 'grouped', 'mined')
 # Of batches of other sizes: two rates to choose from, and what else to tune.
 _RATES = {
     'size128': (1e-3, 2e-3),
-    'size2048': (6e-3, 1.2e-2),
-    'size8192': (1.2e-2, 2.4e-2),
+    'size2048': (3e-3, 6e-3),
+    'size8192': (3e-3, 6e-3),
 }
 
 
@@ -95,6 +95,12 @@ _CHOSEN: dict[str, dict[str, float]] = {
         'loss.beta': 0.2,
         'loss.margin': -0.1,
     },
+    'grouped_effective': {
+        'loss.temperature': 0.15,
+        'loss.effective_negatives': 0.98,
+    },
+    'mined_standard': {'loss.temperature': 0.1},
+    'mined_hard': {'loss.temperature': 0.15, 'loss.beta': 0.45},
 }
 
 
