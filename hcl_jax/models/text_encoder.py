@@ -40,8 +40,8 @@ class Bag(nn.Module):
     del train  # nothing differs
     table = _table(self, self.num_tokens, self.token_dim)
     total = _sum_of_tokens(table, rows)
-    hidden = nn.relu(nn.Dense(self.width, name='hidden')(total))
-    return nn.Dense(self.dim, name='out')(hidden)
+    hidden = nn.relu(_dense(total, self.width, 'hidden'))
+    return _dense(hidden, self.dim, 'out')
 
 
 class Recurrent(nn.Module):
@@ -192,6 +192,20 @@ def _table(module, num_tokens, dim):
     return module.get_variable('params', TABLE)
   scale = nn.initializers.normal(0.02)
   return module.param(TABLE, scale, (num_tokens, dim))
+
+
+def _dense(x, width, name):
+  """Maps ``[n, d]`` to ``[n, width]``, with biases that begin at random.
+
+  If they were 0, twice a sum would be mapped to twice its embedding: the same
+  direction. So a bag would not know how many tokens it has.
+  """
+  bound = x.shape[-1] ** -0.5
+
+  def biases(key, shape, dtype):
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+  return nn.Dense(width, bias_init=biases, name=name)(x)
 
 
 def _look_up(table, rows):
