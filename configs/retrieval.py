@@ -20,7 +20,7 @@ and methods
   margin     beta, without negatives that are nearly as similar as the positive
   effective  a share of the negatives counts, in place of beta
 
-With tune, eight settings of each method are trained with seed 100, and scored on
+With tune, eight settings of a method are trained with seed 100, and scored on
 the validation part of the prepared division. Without it, the best of them is
 trained with seeds 0 and 1 on five other divisions into parts, and tested; mined
 batches, which take three times as long, and those of other sizes with seed 0
