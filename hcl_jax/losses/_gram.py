@@ -21,6 +21,7 @@ from hcl_jax import _blocks
 from hcl_jax import _devices
 from hcl_jax import _vectors
 from hcl_jax.losses import _nce
+from hcl_jax.losses import _perplexity
 from hcl_jax.losses import _tiles
 from hcl_jax.losses import tilting
 
@@ -35,6 +36,7 @@ def negatives(
     block: int,
     limits: jax.Array | None = None,
     guide: tuple[jax.Array, ...] | None = None,
+    effective_negatives: jax.Array | None = None,
     axis_name: Any = None,
     stop_gradient_weights: bool = False,
 ) -> tuple[jax.Array, _nce.Negatives]:
@@ -50,6 +52,8 @@ def negatives(
     block: rows of a tile.
     limits: rows above this cosine are no negatives, ``[2 * batch]``.
     guide: unit vectors of both views whose cosines the limits are about.
+    effective_negatives: share of the negatives that shall count; beta is not
+      used then. None: beta as given.
     axis_name: mapped axis; negatives are those of all devices.
     stop_gradient_weights: treat the tilting weights as constants.
 
@@ -83,7 +87,11 @@ def negatives(
       None if limits is None else adjacent(*jnp.split(limits, 2)),
       None if guide is None else adjacent(*guide),
   )
-  outputs = _scan(_devices.same_varying(inputs), scan)
+  inputs = _devices.same_varying(inputs)
+  if effective_negatives is not None:
+    beta = _chosen_beta(inputs, scan, effective_negatives)
+    inputs = inputs._replace(beta=beta)
+  outputs = _scan(inputs, scan)
   peak, log_mean, count, positive = (
       x.reshape(batch, 2).T.reshape(2 * batch) for x in outputs
   )
@@ -255,6 +263,68 @@ def _all_rows(inputs, axis_name):
       lambda x: lax.all_gather(x, axis_name, tiled=True) if x.ndim else x,
       inputs,
   )
+
+
+def _chosen_beta(inputs, scan, fraction):
+  """Finds the beta of each row by the perplexity of its weights."""
+  inputs, fraction = stop_gradient((inputs, fraction))
+  return stop_gradient(
+      _perplexity.of_cosines(
+          functools.partial(_gather, inputs, scan),
+          inputs.z,
+          fraction,
+          inputs.scale,
+          scan.axis_name,
+      )
+  )
+
+
+def _gather(inputs, scan, what):
+  """Makes a pass over the tiles, each for its rows and its columns."""
+  tiles = _tiles_of(inputs, scan)
+  blocks = tiles.blocks
+  if scan.axis_name is not None:
+    what = what._replace(
+        sides=lax.all_gather(what.sides, scan.axis_name, axis=1, tiled=True)
+    )
+  sides = what.side_blocks(scan.block)
+
+  def add(found, i, j, there, axes, on_diagonal):
+    c = _vectors.inner_products(blocks[i], blocks[j])
+    keep = tiles.keep(i, j, there, c, axes, on_diagonal)
+    places = (i, j)[: len(axes)]
+    parts = what.of_tile(tuple(sides[x] for x in places), c, keep, axes)
+    for x, part in zip(places, parts, strict=True):
+      found = found.at[x].set(what.merge(found[x], part))
+    return found
+
+  def diagonal(found, place):
+    i, there = place
+    return add(found, i, i, there, (1,), True), None
+
+  def off(found, place):
+    i, j, there = place
+    return add(found, i, j, there, (1, 0), False)
+
+  found = jnp.swapaxes(what.nothing(blocks.shape[:2]), 0, 1)
+  found = _devices.varying_as(found, inputs.z)
+  found, _ = lax.scan(diagonal, found, tiles.diagonal)
+  found = _tiles.visit(off, found, *tiles.pairs)
+  found = what.join(found)
+  if scan.axis_name is None:
+    return found
+  maxima, sums = found[: what.maxima], found[what.maxima :]
+  rows = inputs.z.shape[0]
+  maxima = lax.dynamic_slice_in_dim(
+      lax.pmax(maxima, scan.axis_name),
+      rows * lax.axis_index(scan.axis_name),
+      rows,
+      axis=1,
+  )
+  sums = lax.psum_scatter(
+      sums, scan.axis_name, scatter_dimension=1, tiled=True
+  )
+  return jnp.concatenate([_devices.varying_as(maxima, inputs.z), sums])
 
 
 def _of_all(folds, positive, inputs, axis_name):

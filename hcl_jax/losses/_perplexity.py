@@ -9,13 +9,22 @@ The tilted negatives q_j ~ e^{beta s_j} count as if there were
 
 of equal weight: their perplexity, which falls from N at beta = 0 as beta grows.
 A search in two passes over the scores finds the beta of a given perplexity. The
-first has 7 betas, each a constant factor above the one before, and two of them
-bracket the result. Between them L is taken as a cubic in log beta, by its
-values and slopes at both ends. The second pass has 4 betas around the guess of
-that cubic; between two of them another cubic gives the result. Sums are
-relative to the row's peak, as in tilting.
+first has betas a constant factor apart, and two of them bracket the result.
+Between them L is taken as a cubic in log beta, by its values and slopes at both
+ends. The second pass has 4 betas around the guess of that cubic; between two of
+them another cubic gives the result. Where the entropy falls too steeply between
+them for that, in any row, a third pass does the same again.
+
+Cosines have the same 5 betas for all rows in the first pass, with sums relative
+to the cosine 1. They reach a concentration beta / t of 32. For rows that need
+more, the second pass has 4 larger betas, and the third polishes. Scores without
+a bound have 7 betas by the differences in their row, which take a pass of their
+own. Rows among themselves are compared once, for both: a pass costs half a
+product.
 """
 
+from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 import jax
@@ -33,8 +42,15 @@ from hcl_jax.losses import _columns
 # Betas of the first pass times the largest difference of a row's logits: the
 # least changes no perplexity by 1 %, the largest leaves only what ties.
 _LEAST, _LARGEST, _COARSE = 0.25, 2.0**11, 7
+# For cosines, which are at most 2 apart: beta / t of the first pass, at most
+# such that no weight relative to the cosine 1 underflows.
+_SHARED = 0.125, 0.5, 2.0, 8.0, 32.0
+_SHARED_LARGEST = _LARGEST / 2
 # Betas of the second pass: log beta less that of the guess.
 _FINE = -0.3, -0.08, 0.08, 0.3
+# Passes after the first, and the fall of entropy from one of two points to the
+# other that lets their cubic find the result.
+_REFINEMENTS, _ENOUGH = 2, 0.4
 _HALVINGS = 24
 _FAR = -1e30
 
@@ -97,15 +113,8 @@ def _beta_for_perplexity(logits, fraction, where, max_beta):
   else:
     keep = jnp.broadcast_to(where, shape).reshape(rows.shape)
   rows = jnp.where(keep, rows, 0)
-  top = jnp.max(jnp.where(keep, rows, -jnp.inf), axis=1)
-  bottom = jnp.min(jnp.where(keep, rows, jnp.inf), axis=1)
-  span = jnp.where(jnp.any(keep, axis=1), top - bottom, 0)
   one = jnp.ones((), rows.dtype)
-
-  def sums(betas, peak):
-    return _add(_nothing(betas, peak), rows, keep, one, betas)
-
-  betas = _search(rows, fraction, span, sums)
+  betas = _of_scores(lambda x: x.of_scores(rows, keep), rows, fraction, one)
   if max_beta is not None:
     betas = jnp.minimum(betas, jnp.asarray(max_beta, betas.dtype))
   return betas.reshape(shape[:-1])
@@ -133,56 +142,21 @@ def of_columns(
   rows = columns.rows
   tiles = None if block is None else _columns.split(columns, block)
 
-  def sums(betas, peak):
-    start = _nothing(betas, peak)
+  def gather(what):
     if tiles is None:
       assert cosines is not None
-      keep = _columns.mask(columns, cosines)
-      total = _add(start, cosines, keep, scale, betas)
+      found = what.of_scores(cosines, _columns.mask(columns, cosines))
     else:
-      total = _by_tiles(tiles, start, scale, betas, axis_name)
+      found = _by_tiles(tiles, what, axis_name)
     if own is not None:
-      total = _add(total, own, own_where, scale, betas)
-    return total
+      found = what.merge(found, what.of_scores(own, own_where))
+    return found
 
-  if normalized:  # Cosines are at most 2 apart.
-    span = jnp.broadcast_to(2 * scale, rows.shape[:1])
+  if normalized:
+    betas = of_cosines(gather, rows, fraction, scale, axis_name)
   else:
-    span = scale * _spans(columns, tiles, cosines, own, own_where, axis_name)
-  return stop_gradient(_search(rows, fraction, span, sums))
-
-
-def _spans(columns, tiles, cosines, own, own_where, axis_name):
-  """Returns the largest difference of each row's scores, ``[rows]``."""
-  rows = columns.rows
-
-  def extend(ends, scores, keep):
-    if keep is None:
-      keep = jnp.ones_like(scores, dtype=bool)
-    top = jnp.max(scores, axis=1, where=keep, initial=-jnp.inf)
-    bottom = jnp.min(scores, axis=1, where=keep, initial=jnp.inf)
-    return jnp.stack(
-        [jnp.maximum(ends[0], top), jnp.minimum(ends[1], bottom)]
-    )
-
-  infinite = jnp.full(rows.shape[:1], jnp.inf, rows.dtype)
-  ends = _devices.varying_as(jnp.stack([-infinite, infinite]), rows)
-  if tiles is None:
-    ends = extend(ends, cosines, _columns.mask(columns, cosines))
-  else:
-    block = tiles.rows.shape[1]
-    split = jax.vmap(lambda x: _blocks.split(x, block), out_axes=1)
-    ends = _columns.fold(
-        tiles,
-        split(ends),
-        lambda ends, c, keep, i: extend(ends, c, keep),
-        axis_name,
-    )
-    ends = jnp.swapaxes(ends, 0, 1).reshape(2, -1)[:, : rows.shape[0]]
-  if own is not None:
-    ends = extend(ends, own, own_where)
-  top, bottom = ends
-  return jnp.where(top > bottom, top - bottom, 0)
+    betas = _of_scores(gather, rows, fraction, scale, axis_name)
+  return stop_gradient(betas)
 
 
 class _Inputs(NamedTuple):
@@ -196,107 +170,301 @@ class _Inputs(NamedTuple):
   scale: jax.Array
 
 
-class _Sums(NamedTuple):
-  """Sums of a row's scores at several betas, with d = scale (score - peak)."""
-
-  peak: jax.Array  # [rows]
-  number: jax.Array  # [rows]
-  weights: jax.Array  # sum of e^{beta d}, [betas, rows]
-  moments: jax.Array  # sum of d e^{beta d}, [betas, rows]
+# --- Passes over the scores -------------------------------------------------
 
 
-def _nothing(betas, peak):
-  """Returns the sums of no scores; ``peak`` is a bound of those to come."""
-  zeros = jnp.zeros_like(betas)
-  return _Sums(peak, zeros[0], zeros, zeros)
+class Pass(NamedTuple):
+  """What a pass over the scores gathers for each row.
+
+  The first results are maxima, the others sums. ``of_tile`` returns those of a
+  tile, ``(sides, scores, keep, axes) -> [results, n]`` for each axis: 1 for its
+  rows, 0 for its columns.
+  """
+
+  maxima: int
+  results: int
+  sides: jax.Array  # what the pass needs of each row, ``[number, rows]``
+  of_tile: Callable[..., list[jax.Array]]
+
+  def nothing(self, shape: tuple[int, ...]) -> jax.Array:
+    """Returns the results of no scores, ``[results, *shape]``."""
+    lowest = jnp.finfo(self.sides.dtype).min
+    parts = (self.maxima, lowest), (self.results - self.maxima, 0)
+    return jnp.concatenate(
+        [jnp.full((n, *shape), x, self.sides.dtype) for n, x in parts]
+    )
+
+  def merge(self, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Merges the results of two samples."""
+    m = self.maxima
+    return jnp.concatenate([jnp.maximum(a[:m], b[:m]), a[m:] + b[m:]])
+
+  def of_scores(
+      self, scores: jax.Array, keep: jax.Array | None
+  ) -> jax.Array:
+    """Gathers from scores ``[rows, n]`` that are in memory."""
+    n, columns = scores.shape
+    # On a CPU, so many that they fit into its cache.
+    entries = 2**17 if jax.default_backend() == 'cpu' else 2**24
+    block = _blocks.even_block(n, max(entries // columns, 1))
+    split = functools.partial(_blocks.split, block=block)
+    if keep is not None:
+      keep = split(jnp.broadcast_to(keep, scores.shape))
+    parts = lax.map(
+        lambda x: self.of_tile((x[0],), *x[1:], (1,))[0],
+        (self.side_blocks(block), split(scores), keep),
+    )
+    return self.join(parts)
+
+  def side_blocks(self, block: int) -> jax.Array:
+    """Returns the sides of blocks of rows, ``[k, number, block]``."""
+    split = functools.partial(_blocks.split, block=block)
+    return jax.vmap(split, out_axes=1)(self.sides)
+
+  def join(self, found: jax.Array) -> jax.Array:
+    """Joins the results of blocks of rows."""
+    found = jnp.swapaxes(found, 0, 1).reshape(self.results, -1)
+    return found[:, : self.sides.shape[1]]
 
 
-def _add(sums, scores, keep, scale, betas):
-  """Adds scores ``[rows, n]`` to the sums at betas ``[betas, rows]``."""
-  if keep is None:
-    keep = jnp.ones_like(scores, dtype=bool)
-  keep = jnp.broadcast_to(keep, scores.shape)
-  lowest = jnp.finfo(scores.dtype).min
-  peak = jnp.max(jnp.where(keep, scores, lowest), axis=1)
-  peak = jnp.maximum(sums.peak, peak)
+def _by_tiles(tiles, what, axis_name):
+  """Gathers from the columns of all tiles."""
+  k, block = tiles.rows.shape[:2]
+  sides = what.side_blocks(block)
+
+  def fold_tile(found, c, keep, i):
+    (new,) = what.of_tile((sides[i],), c, keep, (1,))
+    return what.merge(found, new)
+
+  start = jnp.swapaxes(what.nothing((k, block)), 0, 1)
+  start = _devices.varying_as(start, tiles.rows)
+  return what.join(_columns.fold(tiles, start, fold_tile, axis_name))
+
+
+def _extent(like):
+  """Gathers the top, minus the bottom, and the number of scores."""
+
+  def of_tile(sides, c, keep, axes):
+    (axis,) = axes
+    return [
+        jnp.stack([
+            _top(c, keep, axis), _top(-c, keep, axis), _count(c, keep, axis)
+        ])
+    ]  # fmt: skip
+
+  return Pass(2, 3, _no_sides(like), of_tile)
+
+
+def _no_sides(like):
+  return jnp.zeros((0, like.shape[0]), like.dtype)
+
+
+def _shared(betas, scale, like):
+  """Gathers top, number and sums relative to 1 at betas of all rows."""
+
+  def of_tile(sides, c, keep, axes):
+    d = scale * (c - 1)
+    if isinstance(keep, tuple):
+      sums = [
+          _sums(d, kept, betas, (axis,))[0]
+          for kept, axis in zip(keep, axes, strict=True)
+      ]
+    else:
+      sums = _sums(d, keep, betas, axes)
+    keeps = keep if isinstance(keep, tuple) else (keep,) * len(axes)
+    return [
+        jnp.concatenate([
+            jnp.stack([_top(c, kept, axis), _count(c, kept, axis)]), of_axis
+        ])
+        for kept, axis, of_axis in zip(keeps, axes, sums, strict=True)
+    ]  # fmt: skip
+
+  return Pass(1, 2 + 2 * betas.shape[0], _no_sides(like), of_tile)
+
+
+def _single(betas, scale, top):
+  """Gathers sums relative to the top at betas of each row."""
+
+  def of_tile(sides, c, keep, axes):
+    keeps = keep if isinstance(keep, tuple) else (keep,) * len(axes)
+    found = []
+    for side, kept, axis in zip(sides, keeps, axes, strict=True):
+      peak, *_ = side = jnp.expand_dims(side, 1 + axis)
+      found += _sums(scale * (c - peak), kept, side[1:], (axis,))
+    return found
+
+  sides = jnp.concatenate([top[None], betas])
+  return Pass(0, 2 * betas.shape[0], sides, of_tile)
+
+
+def _sums(d, keep, betas, axes):
+  """Sums e^{beta d} at each beta, then d e^{beta d}, along each axis."""
   # Every beta gives what does not count the weight 0.
-  d = jnp.where(keep, scale * (scores - peak[:, None]), _FAR)
+  d = d if keep is None else jnp.where(keep, d, _FAR)
 
   def at(beta):
-    weights = jnp.exp(beta[:, None] * d)
-    return jnp.sum(weights, axis=1), jnp.sum(weights * d, axis=1)
+    weights = jnp.exp(beta * d)
+    return [
+        (jnp.sum(weights, axis=axis), jnp.sum(weights * d, axis=axis))
+        for axis in axes
+    ]
 
-  weights, moments = lax.map(at, betas)
-  drop = jnp.where(sums.number > 0, scale * (sums.peak - peak), 0)[None]
-  shrink = jnp.exp(betas * drop)
-  return _Sums(
-      peak,
-      sums.number + jnp.sum(keep, axis=1, dtype=scores.dtype),
-      shrink * sums.weights + weights,
-      shrink * (sums.moments + drop * sums.weights) + moments,
-  )
+  return [jnp.concatenate(sums) for sums in lax.map(at, betas)]
 
 
-def _by_tiles(tiles, start, scale, betas, axis_name):
-  """Adds the columns of all tiles to the sums."""
-  block = tiles.rows.shape[1]
-  n = start.peak.shape[0]
-  number = betas.shape[0]
-  in_blocks = jax.vmap(lambda x: _blocks.split(x, block), out_axes=1)
-  betas = in_blocks(betas)
-
-  def stacked(sums):
-    return jnp.stack([sums.peak, sums.number, *sums.weights, *sums.moments])
-
-  def unstacked(rows):
-    return _Sums(rows[0], rows[1], rows[2 : 2 + number], rows[2 + number :])
-
-  def fold_tile(fold, c, keep, i):
-    return stacked(_add(unstacked(fold), c, keep, scale, betas[i]))
-
-  folds = _columns.fold(
-      tiles, in_blocks(stacked(start)), fold_tile, axis_name
-  )
-  return unstacked(jnp.swapaxes(folds, 0, 1).reshape(2 + 2 * number, -1)[:, :n])
+def _top(scores, keep, axis):
+  lowest = jnp.finfo(scores.dtype).min
+  if keep is not None:
+    scores = jnp.where(keep, scores, lowest)
+  return jnp.max(scores, axis=axis)
 
 
-def _search(like, fraction, span, sums_at):
-  """Finds the beta at which the perplexity is ``fraction`` of the number.
+def _count(scores, keep, axis):
+  if keep is None:
+    number = scores.shape[axis]
+    return jnp.full(scores.shape[1 - axis], number, scores.dtype)
+  return jnp.sum(keep, axis=axis, dtype=scores.dtype)
+
+
+# --- The search -------------------------------------------------------------
+
+
+def of_cosines(
+    gather: Callable[[Pass], jax.Array],
+    like: jax.Array,
+    fraction: jax.Array,
+    scale: jax.Array,
+    axis_name: str | None,
+) -> jax.Array:
+  """Finds the beta of each row from its cosines.
 
   Args:
-    like: an array with the rows and the dtype of the scores.
+    gather: makes a pass over them, ``[results, rows]``.
+    like: an array with the rows.
     fraction: see :func:`beta_for_perplexity`.
-    span: upper bound of the differences of a row's logits, ``[rows]``.
-    sums_at: ``(betas, peak) -> sums``, one pass over the scores.
+    scale: 1 / temperature.
+    axis_name: mapped axis of devices that make passes together.
 
   Returns:
     One beta for each row.
   """
-  fraction = jnp.asarray(fraction, like.dtype)
+  betas = jnp.asarray(_SHARED, like.dtype) / scale
+  top, number, *sums = gather(_shared(betas, scale, like))
+  top = jnp.where(number > 0, top, 1)
+  betas = jnp.broadcast_to(betas[:, None], (betas.shape[0], top.shape[0]))
+  points = _Points.of(betas, jnp.stack(sums)).above(scale * (1 - top))
+  return _search(
+      points,
+      number,
+      fraction,
+      lambda betas: gather(_single(betas, scale, top)),
+      largest=_SHARED_LARGEST / scale,
+      axis_name=axis_name,
+  )
+
+
+def _of_scores(gather, like, fraction, scale, axis_name=None):
+  """Finds the beta of each row from scores of any size."""
+  top, bottom, number = gather(_extent(like))
+  top = jnp.where(number > 0, top, 0)
+  span = jnp.where(number > 0, scale * (top + bottom), 0)
   span = jnp.where(span > 0, span, 1)
   powers = jnp.arange(_COARSE, dtype=like.dtype) / (_COARSE - 1)
-  grid = _LEAST * (_LARGEST / _LEAST) ** powers
-  betas = grid[:, None] / span[None]
-  lowest = jnp.full_like(span, jnp.finfo(like.dtype).min)
-  sums = sums_at(betas, _devices.varying_as(lowest, like))
-  number = jnp.where(sums.number > 0, sums.number, 1)
-  target = jnp.log(number) + jnp.log(fraction)
-  points = _Points.of(betas, sums)
+  betas = (_LEAST * (_LARGEST / _LEAST) ** powers)[:, None] / span[None]
+
+  def sums_at(betas):
+    return gather(_single(betas, scale, top))
+
+  points = _Points.of(betas, sums_at(betas))
+  return _search(points, number, fraction, sums_at, axis_name=axis_name)
+
+
+class _State(NamedTuple):
+  """Rows in a search: between which points the result is."""
+
+  step: jax.Array  # passes so far, after the first
+  ends: '_Points'
+  far: jax.Array  # rows whose result is above the ends
+  pending: jax.Array  # rows that need another pass
+  hardest: jax.Array  # entropy at the largest beta
+
+
+def _search(
+    points, number, fraction, sums_at, *, largest=None, axis_name=None
+):
+  """Finds the beta at which the perplexity is ``fraction`` of the number.
+
+  Args:
+    points: those of the first pass.
+    number: of scores, ``[rows]``.
+    fraction: see :func:`beta_for_perplexity`.
+    sums_at: ``betas -> sums``, one pass over the scores.
+    largest: beta; None: the last one of the points.
+    axis_name: mapped axis of devices that make passes together.
+
+  Returns:
+    One beta for each row.
+  """
+  fraction = jnp.asarray(fraction, number.dtype)
+  whole = jnp.log(jnp.where(number > 0, number, 1))
+  target = whole + jnp.log(fraction)
+  hardest = points.entropies[-1]
+  searched = (number > 0) & (fraction < 1)
   too_soft = points.entropies[0] < target
-  too_hard = points.entropies[-1] >= target
-  ends = points.around(target)
-  guess = ends.solve(target)
-  factors = jnp.exp(jnp.asarray(_FINE, like.dtype))[:, None]
-  fine = jnp.clip(guess[None] * factors, ends.betas[:1], ends.betas[1:])
-  between = _Points.of(fine, sums_at(fine, sums.peak))
-  beta = ends.with_inner(between).around(target).solve(target)
+  too_hard = searched & (hardest >= target)
+  far = too_hard & (largest is not None)
+
+  def refine(state):
+    _, ends, far, pending, hardest = state
+    betas = ends.fine(target)
+    if largest is not None:
+      betas = jnp.where(far[None], ends.larger(largest), betas)
+    between = _Points.of(betas, sums_at(betas))
+    inside = ends.with_inner(between).around(target)
+    above = ends.with_last(between).around(target)
+    found = above.where(far, inside)
+    # The result of a row does not depend on what others need.
+    return _State(
+        state.step + 1,
+        found.where(pending, ends),
+        jnp.zeros_like(far),
+        pending & (far | (found.drop > _ENOUGH)),
+        jnp.where(far, between.entropies[-1], hardest),
+    )
+
+  def more(state):
+    return (state.step < _REFINEMENTS) & _any(state.pending, axis_name)
+
+  state = lax.while_loop(
+      more,
+      refine,
+      _State(
+          jnp.zeros((), jnp.int32),
+          points.around(target),
+          far,
+          searched & ~too_soft & (far | ~too_hard),
+          hardest,
+      ),
+  )
+  beta = state.ends.solve(target)
   # Nearly the whole: perplexity falls with the square of a small beta.
-  deficit = jnp.log(number) - points.entropies[0]
+  deficit = whole - points.entropies[0]
   share = jnp.sqrt(-jnp.log(fraction) / jnp.where(deficit > 0, deficit, 1))
-  beta = jnp.where(too_soft, betas[0] * jnp.minimum(share, 1), beta)
-  beta = jnp.where(too_hard, betas[-1], beta)
-  same = points.entropies[-1] >= jnp.log(number) - 1e-5  # all are equal
-  return jnp.where((sums.number > 0) & (fraction < 1) & ~same, beta, 0)
+  beta = jnp.where(
+      too_soft, points.betas[0] * jnp.minimum(share, 1), beta
+  )
+  last = points.betas[-1] if largest is None else largest
+  beta = jnp.where(too_hard & (state.hardest >= target), last, beta)
+  same = too_hard & (state.hardest >= whole - 1e-5)  # all are equal
+  return jnp.where(searched & ~same, beta, 0)
+
+
+def _any(mask, axis_name):
+  """Returns whether a mask is true anywhere, on all devices alike."""
+  found = jnp.any(mask)
+  if axis_name is not None:
+    found = lax.pmax(found.astype(jnp.int32), axis_name) > 0
+  return found
 
 
 class _Points(NamedTuple):
@@ -309,13 +477,27 @@ class _Points(NamedTuple):
   @classmethod
   def of(cls, betas, sums):
     """Returns the points of a pass."""
-    total = jnp.where(sums.weights > 0, sums.weights, 1)
-    return cls(betas, jnp.log(total), sums.moments / total)
+    total, moments = jnp.split(sums, 2)
+    total = jnp.where(total > 0, total, 1)
+    return cls(betas, jnp.log(total), moments / total)
+
+  def above(self, rise):
+    """Returns points relative to a score whose logit is lower by ``rise``."""
+    return self._replace(
+        values=self.values + self.betas * rise[None],
+        slopes=self.slopes + rise[None],
+    )
 
   @property
   def entropies(self):
     """Computes the entropies of the weights, which fall with beta."""
     return self.values - self.betas * self.slopes
+
+  @property
+  def drop(self):
+    """Computes how much the entropy falls from the first to the last point."""
+    entropies = self.entropies
+    return entropies[0] - entropies[-1]
 
   def around(self, target):
     """Returns the two points between which the entropy is the target."""
@@ -324,12 +506,32 @@ class _Points(NamedTuple):
     both = jnp.stack([last, last + 1])
     return _Points(*(jnp.take_along_axis(x, both, axis=0) for x in self))
 
+  def fine(self, target):
+    """Returns betas around the guess between two points."""
+    factors = jnp.exp(jnp.asarray(_FINE, self.betas.dtype))[:, None]
+    guess = self.solve(target)
+    return jnp.clip(guess[None] * factors, self.betas[:1], self.betas[1:])
+
+  def larger(self, largest):
+    """Returns betas from the second of two points to the largest."""
+    low, number = self.betas[1:], len(_FINE)
+    steps = jnp.arange(1, number + 1, dtype=low.dtype) / number
+    return low * (largest / low) ** steps[:, None]
+
   def with_inner(self, inner):
     """Returns two points with others between them."""
+    return _joined(_first(self), inner, _last(self))
+
+  def with_last(self, others):
+    """Returns the second of two points, and others above it."""
+    return _joined(_last(self), others)
+
+  def where(self, mask, others):
+    """Returns own points where the mask is true, and others elsewhere."""
     return _Points(
         *(
-            jnp.concatenate([x[:1], y, x[1:]])
-            for x, y in zip(self, inner, strict=True)
+            jnp.where(mask[None], *both)
+            for both in zip(self, others, strict=True)
         )
     )
 
@@ -360,3 +562,15 @@ class _Points(NamedTuple):
     ends = jnp.zeros_like(low), jnp.ones_like(low)
     left, right = lax.fori_loop(0, _HALVINGS, halve, ends)
     return jnp.exp(start + (left + right) / 2 * width)
+
+
+def _first(points):
+  return jax.tree.map(lambda x: x[:1], points)
+
+
+def _last(points):
+  return jax.tree.map(lambda x: x[-1:], points)
+
+
+def _joined(*points):
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *points)

@@ -20,7 +20,6 @@ from hcl_jax.losses import _margin
 from hcl_jax.losses import _mesh
 from hcl_jax.losses import _nce
 from hcl_jax.losses import _partners
-from hcl_jax.losses import _perplexity
 from hcl_jax.losses import _positives
 
 
@@ -75,7 +74,8 @@ def simclr_loss(
       that shall count, in (0, 1]: beta is chosen for each anchor such that the
       perplexity of its weights is this share of N, within 1 %. It means the
       same at every temperature; 0.7 to 0.95 is a safe choice. Takes two more
-      passes over the similarities. May be traced.
+      passes over the similarities, of half a product each in tiles, and a third
+      where the perplexity falls too steeply with beta. May be traced.
     tau_plus: probability that a negative has the anchor's class, in
       ``[0, 1)``. May be traced.
     positive_weight: weight w >= 0 of the positive in the denominator:
@@ -219,19 +219,6 @@ def two_views(
       limits = jnp.tile(margin.limits(positive), 2)
     ids = jnp.tile(_partners.row_ids(labels, batch, axis_name), 2)
     both, _ = _both(z1, z2)
-    if hyperparameters.effective_negatives is not None:
-      rows = None if guide is None else jnp.concatenate(guide)
-      pairs = _columns.Columns(both, both, ids, ids, None, limits, rows, rows)
-      if axis_name is not None:
-        pairs = _columns.gathered(pairs, axis_name)
-      beta = _perplexity.of_columns(
-          pairs,
-          fraction=hyperparameters.effective_negatives,
-          scale=hyperparameters.scale,
-          cosines=None,
-          block=block,
-      )
-      hyperparameters = hyperparameters._replace(beta=beta)
     positive, negatives = _gram.negatives(
         z1,
         z2,
@@ -241,6 +228,7 @@ def two_views(
         block=block,
         limits=limits,
         guide=guide,
+        effective_negatives=hyperparameters.effective_negatives,
         axis_name=axis_name,
         stop_gradient_weights=stop_gradient_weights,
     )

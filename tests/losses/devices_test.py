@@ -80,6 +80,14 @@ def _simclr_filtered(weights, temperature, images, labels, **where):
   ).mean()  # fmt: skip
 
 
+def _simclr_by_share(weights, temperature, images, labels, **where):
+  return losses.simclr_loss(
+      *_embed(weights, images), temperature=temperature, labels=labels,
+      effective_negatives=0.7,
+      margin=losses.Margin(0.1, guide=(images[:, 0], images[:, 1])), **where,
+  ).mean()  # fmt: skip
+
+
 def _moco(weights, temperature, images, labels, **where):
   queries, keys = _embed(weights, images)
   # The queue is split as the batch is.
@@ -221,7 +229,9 @@ class DevicesTest(testing.LossTest):
 
   @parameterized.product(
       mode=tuple(_MODES),
-      loss=(_simclr, _simclr_with_labels, _simclr_filtered),
+      loss=(
+          _simclr, _simclr_with_labels, _simclr_filtered, _simclr_by_share
+      ),  # fmt: skip
       # More blocks than devices, and fewer.
       given=((4, 40), (14, 48)),
   )

@@ -52,6 +52,13 @@ class BetaForPerplexityTest(testing.LossTest):
             _shares(logits, betas), fraction, rtol=0.01
         )
 
+  def test_reaches_it_where_the_entropy_falls_steeply(self):
+    logits = np.zeros((1, 2046), np.float32)
+    logits[:, 0] = 3.0
+    for fraction in (0.3, 0.1, 0.05):
+      betas = losses.beta_for_perplexity(logits, fraction)
+      np.testing.assert_allclose(_shares(logits, betas), fraction, rtol=0.01)
+
   def test_means_the_same_at_every_temperature(self):
     logits = _samples()['normal']
     one = losses.beta_for_perplexity(logits, 0.7)
@@ -131,6 +138,34 @@ class EffectiveNegativesTest(testing.LossTest):
     (dense_grads, dense), (grads, values) = both
     self.assert_close(values, dense, 1e-4)
     self.assert_same_gradient(grads, dense_grads, 1e-4)
+
+  @parameterized.parameters('simclr', 'in_batch')
+  def test_crowded_rows_have_their_share(self, name):
+    """Rows whose beta / t is far above 32, beside rows with less."""
+    z1, z2 = testing.views(24, 6)
+    crowded = np.arange(24)[:, None] < 16
+    z1, z2 = (np.where(crowded, 1 + 0.03 * z, z) for z in (z1, z2))
+    rows, others = [np.array(z) for z in (z1, z2)]
+    if name == 'simclr':
+      rows = others = np.concatenate([z1, z2])
+    n = len(rows)
+    pair = np.arange(n) % 24
+    where = pair[:, None] != pair[None, :]
+    cosines = np.array(reference.cosines(np.concatenate([rows, others])))
+    logits = cosines[:n, n:] / 0.2
+    kept = logits[where].reshape(n, -1)
+    betas = np.float32(
+        [reference.beta_for_perplexity(row.tolist(), 0.2) for row in kept]
+    )
+    self.assertGreater(betas.max() / 0.2, 100)
+    loss = getattr(losses, f'{name}_loss')
+    for block_size in (200, 7):
+      given = {'block_size': block_size, **_KNOBS}
+      self.assert_close(
+          loss(z1, z2, effective_negatives=0.2, **given),
+          loss(z1, z2, beta=betas, **given),
+          1e-2,
+      )
 
   @parameterized.parameters(100, 7)
   def test_is_the_loss_with_these_betas(self, block_size):
