@@ -5,15 +5,18 @@
 
 Neither is a dependency; each is imported only where it is installed. With
 ``--towers`` it times ``in_batch_loss`` in both directions instead: one call
-beside two, in tiles and dense.
+beside two, in tiles and dense. With ``--options=simclr`` or ``in_batch`` it
+times the loss with each of its options beside the loss without.
 """
 
 from collections.abc import Callable
 import math
 from typing import Any
+from typing import NamedTuple
 
 from absl import flags
 import jax
+import jax.numpy as jnp
 import joblib
 import numpy as np
 
@@ -24,6 +27,12 @@ from hcl_jax.bench import peers
 
 _TOWERS = flags.DEFINE_bool(
     'towers', False, 'Time both directions of in_batch_loss: one call, or two.'
+)
+_OPTIONS = flags.DEFINE_enum(
+    'options',
+    None,
+    ['simclr', 'in_batch'],
+    'Time a loss with each of its options beside the loss without.',
 )
 _TEMPERATURE = peers.TEMPERATURE
 
@@ -126,6 +135,96 @@ def tower_candidates() -> list[harness.Candidate]:
   ]
 
 
+class Option(NamedTuple):
+  """Describes a loss with an option, or the loss without it.
+
+  Attributes:
+    name: what to print.
+    given: makes keyword arguments, arrays, from the two views.
+    is_base: whether others are compared with it.
+  """
+
+  name: str
+  given: Callable[[jax.Array, jax.Array], dict[str, Any]]
+  is_base: bool = False
+
+
+def loss_options(loss: str) -> list[Option]:
+  """Returns the options of a loss, after what they are compared with."""
+  anchors = 2 if loss == 'simclr' else 1
+
+  def with_negatives(z1, z2, **more):
+    return {'beta': peers.BETA, 'negatives': z1[::4] + z2[::4], **more}
+
+  options = [
+      Option(loss, lambda *_: {'beta': peers.BETA}, True),
+      Option('margin', lambda *_: {'beta': peers.BETA, 'margin': 0.7}),
+      Option(
+          'positive_weight',
+          lambda *_: {'beta': peers.BETA, 'positive_weight': 0.5},
+      ),
+      Option(
+          'beta of anchors',
+          lambda z1, _: {'beta': jnp.full(anchors * z1.shape[0], peers.BETA)},
+      ),
+      Option('effective_negatives', lambda *_: {'effective_negatives': 0.8}),
+  ]
+  if loss == 'simclr':
+    return options
+  return [
+      *options,
+      Option('negatives', with_negatives, True),
+      Option(
+          'where',
+          lambda z1, z2: with_negatives(
+              z1, z2, where=jnp.arange(z1[::4].shape[0]) % 2 == 0
+          ),
+      ),
+  ]
+
+
+def option_candidate(
+    loss: str, option: Option, *, dense: bool
+) -> harness.Candidate:
+  """Returns a loss with an option; arrays that it gets are traced."""
+  function = getattr(hcl_jax, f'{loss}_loss')
+
+  def inputs(z1, z2):
+    given = option.given(z1, z2)
+    return z1, z2, {k: jnp.asarray(x) for k, x in given.items()}
+
+  def value_and_grad(z1, z2, given):
+    def mean(z1, z2):
+      return function(
+          z1,
+          z2,
+          temperature=_TEMPERATURE,
+          tau_plus=peers.TAU_PLUS,
+          block_size=2 * z1.shape[0] if dense else None,
+          **given,
+      ).mean()
+
+    return jax.value_and_grad(mean, argnums=(0, 1))(z1, z2)
+
+  return harness.Candidate(
+      f'dense {option.name}' if dense else option.name,
+      value_and_grad,
+      inputs,
+      harness.matrices(12) if dense else None,
+      is_reference=option.is_base,
+  )
+
+
+def option_candidates() -> list[harness.Candidate]:
+  """Returns what --options times, in tiles and dense."""
+  loss = _OPTIONS.value
+  return [
+      option_candidate(loss, option, dense=dense)
+      for dense in (False, True)
+      for option in loss_options(loss)
+  ]
+
+
 PEERS = peers.PEERS | {'torch': torch_hard, 'lightly': lightly_ntxent}
 
 
@@ -133,5 +232,7 @@ def command() -> None:
   """Times the loss beside matrix products, optax, torch and lightly."""
   if _TOWERS.value:
     bench.command({}, tower_candidates)
+  elif _OPTIONS.value:
+    bench.command({}, option_candidates)
   else:
     bench.command(PEERS)

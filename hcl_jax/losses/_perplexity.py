@@ -11,13 +11,13 @@ of equal weight: their perplexity, which falls from N at beta = 0 as beta grows.
 A search in two passes over the scores finds the beta of a given perplexity. The
 first has betas a constant factor apart, and two of them bracket the result.
 Between them L is taken as a cubic in log beta, by its values and slopes at both
-ends. The second pass has 4 betas around the guess of that cubic; between two of
+ends. The second pass has 3 betas around the guess of that cubic; between two of
 them another cubic gives the result. Where the entropy falls too steeply between
 them for that, in any row, a third pass does the same again.
 
 Cosines have the same 5 betas for all rows in the first pass, with sums relative
 to the cosine 1. They reach a concentration beta / t of 32. For rows that need
-more, the second pass has 4 larger betas, and the third polishes. Scores without
+more, the second pass has 3 larger betas, and the third polishes. Scores without
 a bound have 7 betas by the differences in their row, which take a pass of their
 own. Rows among themselves are compared once, for both: a pass costs half a
 product.
@@ -47,10 +47,10 @@ _LEAST, _LARGEST, _COARSE = 0.25, 2.0**11, 7
 _SHARED = 0.125, 0.5, 2.0, 8.0, 32.0
 _SHARED_LARGEST = _LARGEST / 2
 # Betas of the second pass: log beta less that of the guess.
-_FINE = -0.3, -0.08, 0.08, 0.3
+_FINE = -0.17, 0.0, 0.17
 # Passes after the first, and the fall of entropy from one of two points to the
 # other that lets their cubic find the result.
-_REFINEMENTS, _ENOUGH = 2, 0.4
+_REFINEMENTS, _ENOUGH = 2, 0.3
 _HALVINGS = 24
 _FAR = -1e30
 
@@ -174,7 +174,7 @@ class _Inputs(NamedTuple):
 
 
 class Pass(NamedTuple):
-  """What a pass over the scores gathers for each row.
+  """Results that a pass over the scores gathers for each row.
 
   The first results are maxima, the others sums. ``of_tile`` returns those of a
   tile, ``(sides, scores, keep, axes) -> [results, n]`` for each axis: 1 for its
@@ -202,7 +202,7 @@ class Pass(NamedTuple):
   def of_scores(
       self, scores: jax.Array, keep: jax.Array | None
   ) -> jax.Array:
-    """Gathers from scores ``[rows, n]`` that are in memory."""
+    """Returns the results of scores ``[rows, n]`` that are in memory."""
     n, columns = scores.shape
     # On a CPU, so many that they fit into its cache.
     entries = 2**17 if jax.default_backend() == 'cpu' else 2**24

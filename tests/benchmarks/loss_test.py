@@ -41,6 +41,30 @@ class BenchmarkLossTest(absltest.TestCase):
     for name in _SAME.keys() & losses.keys():
       self.assertAlmostEqual(losses[name], losses[_SAME[name]], places=4)
 
+  def test_times_options_beside_the_loss_without(self):
+    with tempfile.TemporaryDirectory() as directory:
+      path = pathlib.Path(directory) / 'loss.json'
+      done = commands.run(
+          'benchmarks', 'loss', '--options=in_batch', '--batch_sizes=8',
+          '--repetitions=1', f'--json={path}',
+      )  # fmt: skip
+      self.assertEqual(done.status, 0, done.err)
+      rows = json.loads(path.read_text())['rows']
+    bases = ['in_batch', 'negatives', 'dense in_batch', 'dense negatives']
+    for row in rows:
+      self.assertEqual(list(row['ratios']), bases)
+    losses = {row['name']: row['loss'] for row in rows}
+    # Options that change the loss do, and one beta for all does not.
+    for name, base, changes in (
+        ('beta of anchors', 'in_batch', False), ('margin', 'in_batch', True),
+        ('positive_weight', 'in_batch', True),
+        ('effective_negatives', 'in_batch', True),
+        ('negatives', 'in_batch', True), ('where', 'negatives', True),
+    ):  # fmt: skip
+      self.assertAlmostEqual(losses[name], losses[f'dense {name}'], places=5)
+      same = abs(losses[name] - losses[base]) < 1e-5
+      self.assertEqual(same, not changes, name)
+
   def test_knows_the_names_of_peers(self):
     done = commands.run('benchmarks', 'loss', '--peers=numpy')
     self.assertEqual(done.status, 2)
