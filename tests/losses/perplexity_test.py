@@ -164,7 +164,7 @@ class EffectiveNegativesTest(testing.LossTest):
       self.assert_close(
           loss(z1, z2, effective_negatives=0.2, **given),
           loss(z1, z2, beta=betas, **given),
-          1e-2,
+          2e-3,
       )
 
   @parameterized.parameters(100, 7)
