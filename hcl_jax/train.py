@@ -49,6 +49,10 @@ _INIT_FROM = flags.DEFINE_string(
     'Directory of another run; this one begins with its encoder, as '
     'config.train.init_from says.',
 )  # fmt: skip
+_PROFILE_STEPS = flags.DEFINE_string(
+    'profile_steps', None,
+    'Steps to write a JAX trace of, as 100:110, to profile/ in the workdir.',
+)  # fmt: skip
 command.local('workdir', 'init_from')
 
 
@@ -57,6 +61,8 @@ def main(arguments: list[str]) -> int:
     config = configurations.read(_CONFIG.value, arguments)
     if _INIT_FROM.value:
       config.train.init_from = os.path.abspath(_INIT_FROM.value)
+    if _PROFILE_STEPS.value:
+      config.train.profile_steps = _steps(_PROFILE_STEPS.value)
     if _PRINT_CONFIG.value:
       print(configurations.describe(config))
       return 0
@@ -97,6 +103,16 @@ def main(arguments: list[str]) -> int:
     ):
       print(line)
   return 0
+
+
+def _steps(text: str) -> tuple[int, int]:
+  """Reads the first step and the one after the last."""
+  first, _, end = text.partition(':')
+  if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+    raise ValueError(
+        f'--profile_steps must be FIRST:END, as 100:110; got {text!r}.'
+    )
+  return int(first), int(end)
 
 
 def report(

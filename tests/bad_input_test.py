@@ -216,6 +216,8 @@ class FlagsTest(BadInputTest):
       ('train', *_TRAIN, '--num_processes=2'),
       ('train', *_TRAIN, '--coordinator=here', '--num_processes=2',
        '--process_id=2'),
+      ('train', *_TRAIN, '--profile_steps=9'),
+      ('train', *_TRAIN, '--profile_steps=9:9'),
       ('sweep', *_SWEEP, '--sweep.seed=0', '--runs_per_device=0'),
       ('evaluate', '--workdir=no_checkpoint', '--seeds=one'),
       ('evaluate', '--workdir=no_checkpoint', '--seeds='),
@@ -226,7 +228,7 @@ class FlagsTest(BadInputTest):
       ('bench', 'loss', '--batch_sizes=none'),
   )  # fmt: skip
   def test_numbers_that_are_none_or_cannot_be(self, *command):
-    self.check(r'process|runs_per_device|eeds|--k|image_size|batch_sizes',
+    self.check(r'process|profile|runs_per_device|eeds|--k|image_size|batch_siz',
                *command)  # fmt: skip
 
 

@@ -170,10 +170,12 @@ class CommandTest(parameterized.TestCase):
         f'--workdir={self.workdir}', '--config.data.name=toy',
         '--config.data.batch_size=24', '--config.data.max_length=10',
         '--config.model.encoder=bag', '--config.model.word_dim=6',
-        '--config.model.dim=8',
+        '--config.model.dim=8', '--profile_steps=1:2',
     )  # fmt: skip
     self.assertEqual(status, 0, err)
     self.assertRegex(out, r'retrieval/accuracy +retrieval/loss\n')
+    traces = list((self.workdir / 'profile').rglob('*.xplane.pb'))
+    self.assertLen(traces, 1)
 
     with self.subTest('evaluate'):
       self._check_evaluating_tasks()

@@ -261,7 +261,7 @@ class _Slot:
         run.batches(lambda i=i: _entry(states, i)) for i, run in enumerate(runs)
     ]
     for batches in zip(*left, strict=True):
-      with runs[0].compiling():
+      with runs[0].taking_step():
         states, metrics = self._stacked_step(
             hyperparameters, states, stack(batches)
         )

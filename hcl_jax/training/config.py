@@ -33,6 +33,7 @@ MAY_CHANGE = (
     'train.log_every_steps',
     'train.checkpoint_every_epochs',
     'train.keep_checkpoints',
+    'train.profile_steps',
     'evaluate',
 )
 
@@ -43,6 +44,8 @@ MAY_APPEAR = {
     'model.encoder': '',
     'loss.effective_negatives': None,
     'train.init_from': '',
+    'data.division': 0,
+    'optimizer.lazy': False,
 }
 
 # A continued sweep may differ in these; scores of all members are by the same
@@ -52,7 +55,14 @@ SWEEP_MAY_CHANGE = (
     'data.max_gib_in_memory',
     'train.checkpoint_every_epochs',
     'train.keep_checkpoints',
+    'train.profile_steps',
     'evaluate.workers',
+)
+
+
+_STEPS = fields_lib.Check(
+    lambda x: not x or (len(x) == 2 and 0 <= x[0] < x[1]),
+    '() or two ints, the first step and the one after the last',
 )
 
 
@@ -154,6 +164,11 @@ def train_fields(
       'checkpoint_every_epochs': checkpoint_every_epochs,
       'keep_checkpoints': Field(
           3, fields_lib.COUNT, 'the last so many stay, and the best'
+      ),
+      'profile_steps': Field(
+          (),
+          _STEPS,
+          'write a JAX trace of the steps from the first to before the second',
       ),
       'init_from': Field(
           '', None, "workdir of a run whose encoder to begin with; '': none"

@@ -18,6 +18,7 @@ from hcl_jax.runs import checkpoint
 from hcl_jax.runs import interruption as interruption_lib
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import processes
+from hcl_jax.runs import profiling
 from hcl_jax.runs import progress as progress_lib
 from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
@@ -111,7 +112,7 @@ def train(
     state = run.begin()
     left = run.batches(lambda: state)
     for batch in left:
-      with run.compiling():
+      with run.taking_step():
         state, metrics = programs.step(experiment.hyperparameters, state, batch)
       run.after_step(batch, metrics, lambda state=state: state)
     return run.finish(state)
@@ -167,6 +168,10 @@ def open_run(
       progress.write(f'{label}: resumes after step {first_step}')
     if begun:
       progress.write(f'{label}: {begun}')
+    profile = profiling.Profile(
+        workdir, experiment.config.train.profile_steps, progress.write
+    )
+    stack.callback(profile.close)
     yield Run(
         experiment,
         workdir,
@@ -176,6 +181,7 @@ def open_run(
         writer=writer,
         progress=progress,
         parts=parts,
+        profile=profile,
         wait_for_saves=wait_for_saves,
     )
 
@@ -305,6 +311,7 @@ class Run:
       writer: metrics_lib.MetricsWriter,
       progress: Progress,
       parts: progress_lib.Parts | None,
+      profile: profiling.Profile,
       wait_for_saves: bool,
   ):
     self._experiment = experiment
@@ -320,6 +327,7 @@ class Run:
     self._best = experiment.score
     self._protocol = self._best.partition('/')[0]
     self._watch = finite.Watch(workdir, self._last_checkpoint)
+    self._profile = profile
     self._losses: dict[int, float] = {}  # by step, since the last line
     self.first_step = self.done = int(state.step)
 
@@ -331,8 +339,9 @@ class Run:
       self._take_up(self.first_step, state)
     return state
 
-  def compiling(self) -> contextlib.AbstractContextManager[None]:
+  def taking_step(self) -> contextlib.AbstractContextManager[None]:
     """Says how long the first step compiles; a block for every step."""
+    self._profile.before(self.done)
     if self.done > self.first_step:
       return contextlib.nullcontext()
     return progress_lib.if_slow(self._progress.write, 'compiling', 'compiled')
@@ -382,6 +391,7 @@ class Run:
       finite.NonFiniteError: a loss or gradient was NaN or infinite.
       Interrupted: a signal came; the state is saved.
     """
+    self._profile.after(self.done, metrics)
     self.done += 1
     self._progress.update(self.done, loss=metrics['loss'])
     self._log(self._watch.add(self.done, batch, metrics))

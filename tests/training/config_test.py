@@ -2,6 +2,7 @@
 """Configurations: all of ours are sound, and unsound values are named."""
 
 import importlib.util
+import math
 import pathlib
 
 from absl.testing import absltest
@@ -81,15 +82,22 @@ class ConfigsTest(parameterized.TestCase):
 
   def test_experiments_on_retrieval(self):
     get_config = _get_config('retrieval')
-    for batches in ('random', 'grouped', 'mined', 'batch'):
-      for method in ('standard', 'hard', 'margin', 'effective'):
+    few, methods = ('standard', 'hard'), ('margin', 'effective')
+    kinds = {x: (*few, *methods) for x in ('random', 'grouped', 'mined')}
+    kinds |= {f'size{x}': few for x in (128, 2048, 8192)}
+    for batches, methods in kinds.items():
+      for method in methods:
         for scale in ('', ',tune'):
           config = get_config(f'{batches}_{method}{scale}')
           fields = grid.read_config(config)
+          if scale:
+            self.assertEqual(math.prod(map(len, fields.values())), 8)
           first = {field: values[0] for field, values in fields.items()}
           del config.sweep
           domains.check(fields_lib.with_values(config, first))
-    for argument in ('random', 'random_soft', 'random_hard,full'):
+    for argument in (
+        'random', 'random_soft', 'random_hard,full', 'size128_margin'
+    ):  # fmt: skip
       with self.assertRaisesRegex(ValueError, 'must be BATCHES_METHOD'):
         get_config(argument)
 
