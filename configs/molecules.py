@@ -7,9 +7,9 @@ The pairs are made of the package chemicals at their first use. Trains two small
 towers with standard and with hard negatives from the same seed, side by side on
 two cores, and compares them with tf-idf and with towers that have learned
 nothing. One variant alone: configs/molecules.py:standard, :hard, :grouped
-(isomers in one batch) or :mined. The temperature is the best one of the
-standard loss on the validation part, and beta / temperature is 2, the library's
-rule; docs/results/retrieval.md has ten runs, on five divisions of the data.
+(isomers in one batch) or :mined. Each loss is at its best temperature on the
+validation part, and beta / temperature is 3; docs/results/retrieval.md has ten
+runs, on five divisions of the data.
 """
 
 from hcl_jax.pairs import config as pair_config
@@ -22,7 +22,8 @@ def get_config(variant=None):
     config.compare_jobs = 2
   config.data.name = 'molecules'
   config.loss.temperature = 0.1
-  config.loss.beta = 0.2
+  config.loss.standard_temperature = 0.13
+  config.loss.beta = 0.3
   config.train.epochs = 6
   config.train.checkpoint_every_epochs = 3.0
   config.evaluate.validation_every_epochs = 2.0
