@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores and curves of runs, grouped by setting; repeats differ in the seed."""
+"""Scores and curves of runs, grouped by setting; repeats differ by chance."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -12,7 +12,9 @@ import numpy as np
 
 from hcl_jax import _checks
 
-_SEED, _PANEL, _AXIS = 'seed', 'data.name', 'loss.beta'
+_PANEL, _AXIS = 'data.name', 'loss.beta'
+# What repeats differ in: random numbers, or the division of data into parts.
+REPEATED = 'seed', 'data.division'
 _SYMBOLS = {'loss.beta': 'β', 'loss.tau_plus': 'τ⁺'}
 
 
@@ -49,7 +51,8 @@ def group_repeats(
 ) -> Repeats:
   """Groups the scores of runs by the fields that vary.
 
-  Runs that differ only in the seed are repeats. Every data set has a panel. The
+  Runs that differ only in the seed, or in the division of the data into parts,
+  are repeats. Every data set has a panel. The
   axis is ``loss.beta``, or else the first numeric field that varies within a
   data set. The other fields that vary within a data set label the series:
 
@@ -85,7 +88,7 @@ def group_repeats(
 
 
 class Curves(NamedTuple):
-  """Scores during training of runs that differ only in the seed.
+  """Scores during training of runs that repeat each other.
 
   Attributes:
     setting: label of the setting: its series and its place.
@@ -94,7 +97,7 @@ class Curves(NamedTuple):
     is_baseline: whether beta, and tau_plus if it was swept, are 0.
     epochs: epochs at which every repeat was scored, rising, ``[n]``.
     scores: ``[repeats, n]``.
-    seeds: seeds of the repeats.
+    seeds: seed of each repeat, and its division of the data, if there are such.
   """
 
   setting: str
@@ -103,7 +106,7 @@ class Curves(NamedTuple):
   is_baseline: bool
   epochs: np.ndarray
   scores: np.ndarray
-  seeds: list[int]
+  seeds: list[tuple[int, ...]]
 
 
 def group_curves(
@@ -151,7 +154,10 @@ def group_curves(
             scores=np.stack([
                 curves[i][1][np.isin(curves[i][0], common)] for i in rows
             ]),
-            seeds=[fields[_SEED][i] if _SEED in fields else 0 for i in rows],
+            seeds=[
+                tuple(fields[name][i] for name in REPEATED if name in fields)
+                for i in rows
+            ],
         )
     )
   return panels
@@ -223,14 +229,14 @@ def epochs_to_reach(
 def _read(fields, num_runs, axis):
   """Returns panels of the runs, fields that vary within a panel, and the axis.
 
-  The seed is not one of the fields.
+  What repeats differ in is not one of the fields.
   """
   panel_of = list(map(str, fields.get(_PANEL, [''] * num_runs)))
   num_panels = len(set(panel_of))
   names = [
       name
       for name, values in fields.items()
-      if name not in (_SEED, _PANEL)
+      if name not in (*REPEATED, _PANEL)
       and len(set(zip(panel_of, values, strict=True))) > num_panels
   ]
   numeric = [name for name in names if all(map(_is_number, fields[name]))]

@@ -17,6 +17,7 @@ import ml_collections
 import numpy as np
 
 from hcl_jax import domains
+from hcl_jax.analysis import repeats
 from hcl_jax.runs import metrics as metrics_lib
 from hcl_jax.runs import reporting
 from hcl_jax.runs import scores as scores_lib
@@ -123,11 +124,13 @@ class SweepResults:
     return file.getvalue()
 
   def markdown(self) -> str:
-    """Returns mean and standard deviation of shares over seeds, in percent.
+    """Returns mean and standard deviation of shares over repeats, in percent.
 
-    A share of a single run has its standard error instead.
+    These differ in the seed or in the division of the data only. A share of a
+    single run has its standard error instead.
     """
-    fields = [x for x in self._runs[0].values if x != 'seed']
+    values = self._runs[0].values
+    fields = [x for x in values if x not in repeats.REPEATED]
     names = [x for x, kind in self._score_names().items() if kind == 'share']
     rows = {}
     for run in self._finished():

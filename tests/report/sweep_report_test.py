@@ -94,6 +94,18 @@ class RepeatsTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'data.batch_size or loss.beta'):
         analysis.group_repeats(fields, scores, axis=axis)
 
+  def test_divisions_are_repeats(self):
+    fields = _columns(
+        loss__beta=(0.0, 1.0), data__division=(1, 2, 3), seed=(0, 1)
+    )
+    repeats = analysis.group_repeats(fields, np.arange(12))
+    self.assertEqual((repeats.axis, repeats.series), ('β', ['']))
+    self.assertEqual(repeats.counts(), {6})
+    curve = np.arange(2.0), np.arange(2.0)
+    (panel,) = analysis.group_curves(fields, [curve] * 12).values()
+    self.assertLen(set(panel[0].seeds), 6)
+    self.assertEqual(panel[0].seeds, panel[1].seeds)
+
   def test_fields_that_vary_only_between_data_sets_label_nothing(self):
     fields = {
         'data.name': ['a', 'a', 'b', 'b'],
@@ -196,7 +208,7 @@ class CurvesTest(absltest.TestCase):
         standard.scores, [[0, 0.4], [0, 0.6], [0, 0.8]]
     )
     np.testing.assert_array_equal(hard.epochs, [1, 2, 4])
-    self.assertEqual(self.panels['b'][1].seeds, [0, 1])
+    self.assertEqual(self.panels['b'][1].seeds, [(0,), (1,)])
 
   def test_epochs_to_the_baseline_of_the_same_seed(self):
     header, lines = sweep_report.epochs_cells(self.panels)
