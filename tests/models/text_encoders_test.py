@@ -70,6 +70,14 @@ class TextEncodersTest(parameterized.TestCase):
     found = module.apply(variables, _ROWS, train=False)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
+  def test_a_bag_knows_how_many_tokens_it_has(self):
+    """Embeddings of a token and of the same twice differ in direction."""
+    module, variables = _made('bag')
+    rows = np.array([[3, -1, -1], [3, 3, 3]])
+    once, often = module.apply(variables, rows, train=False)
+    cosine = once @ often / np.sqrt((once @ once) * (often @ often))
+    self.assertLess(cosine, 0.999)
+
   def test_the_gradient_of_a_bag(self):
     table = jnp.asarray(testing.normal(10, 4))
     weights = testing.normal(4, 4, seed=1)

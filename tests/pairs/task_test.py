@@ -184,6 +184,7 @@ class EncodersTest(parameterized.TestCase):
       ({'mining.every_epochs': 1.0, 'data.num_negatives': 11},
        'mining.depth must be at least .*=11'),
       ({'loss.relative_margin': True}, 'loss.margin must be a number'),
+      ({'optimizer.name': 'lars'}, 'optimizer.lazy must be False with'),
       ({'model.shared': True, 'model.document_encoder': 'gru'},
        "document_encoder must be ''"),
   )  # fmt: skip
