@@ -76,19 +76,19 @@ _TUNE_OF_SIZES = {
 }
 # What tune chose, by batches and method.
 _CHOSEN: dict[str, dict[str, float]] = {
-    'random_standard': {'loss.temperature': 0.1},
-    'random_hard': {'loss.temperature': 0.1, 'loss.beta': 0.2},
+    'random_standard': {'loss.temperature': 0.13},
+    'random_hard': {'loss.temperature': 0.1, 'loss.beta': 0.3},
     'random_margin': {
-        'loss.temperature': 0.1,
-        'loss.beta': 0.2,
+        'loss.temperature': 0.15,
+        'loss.beta': 0.45,
         'loss.margin': -0.1,
     },
     'random_effective': {
-        'loss.temperature': 0.15,
-        'loss.effective_negatives': 0.85,
+        'loss.temperature': 0.1,
+        'loss.effective_negatives': 0.95,
     },
     'grouped_standard': {'loss.temperature': 0.13},
-    'grouped_hard': {'loss.temperature': 0.15, 'loss.beta': 0.2},
+    'grouped_hard': {'loss.temperature': 0.15, 'loss.beta': 0.3},
     'grouped_margin': {
         'loss.temperature': 0.15,
         'loss.beta': 0.2,
@@ -99,7 +99,16 @@ _CHOSEN: dict[str, dict[str, float]] = {
         'loss.effective_negatives': 0.98,
     },
     'mined_standard': {'loss.temperature': 0.1},
-    'mined_hard': {'loss.temperature': 0.15, 'loss.beta': 0.45},
+    'mined_hard': {'loss.temperature': 0.15, 'loss.beta': 0.6},
+    'mined_margin': {
+        'loss.temperature': 0.15,
+        'loss.beta': 0.45,
+        'loss.margin': -0.1,
+    },
+    'mined_effective': {
+        'loss.temperature': 0.1,
+        'loss.effective_negatives': 0.98,
+    },
 }
 
 
